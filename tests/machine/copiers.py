@@ -83,7 +83,7 @@ class Copier(Writer):
             how = "abort"
         if self.end(how) != "done" or how != "commit":
             self._must_rewind = True
-        elif self.is_visible:
+        else:
             self.world.tell(self.group, {(SOURCE, n): offset for n, offset in ends.items()})
 
     def _send_mine(self, positions: list[TopicPartition]) -> None:

@@ -20,8 +20,11 @@ from tests.machine.machine import (
     Troubles,
 )
 from tests.machine.world import SOURCE
+from txnlog.testing.strategies import troubles
 
 ROUNDS = st.integers(1, 6)
+LEAVING_DEEDS = (*DEEDS, *("ask", "go on", "go on", "rival") * 4)
+LEAVING_TROUBLES = troubles(LEAVING_DEEDS)
 
 
 def of_roles(*roles: str) -> Sequence[Kind]:
@@ -56,14 +59,14 @@ class Leaving(Copying):
     """
 
     kinds = tuple(kind for kind in Copying.kinds if kind.how != "eager")
-    deeds = (*DEEDS, *("ask", "rival") * 6)
+    deeds = LEAVING_DEEDS
     run_job = None  # type: ignore[assignment]
 
-    @rule(at=AT, number=st.integers(0, 9), rounds=ROUNDS, end=ENDS, trouble=TROUBLES)
+    @rule(at=AT, number=st.integers(0, 9), rounds=ROUNDS, end=ENDS, trouble=LEAVING_TROUBLES)
     def transact(self, at: int, number: int, rounds: int, end: str, trouble: Troubles) -> None:
         self.stream("producer", at, number, rounds, end, trouble)
 
-    @rule(at=AT, number=st.integers(0, 9), rounds=ROUNDS, end=ENDS, trouble=TROUBLES)
+    @rule(at=AT, number=st.integers(0, 9), rounds=ROUNDS, end=ENDS, trouble=LEAVING_TROUBLES)
     def copy(self, at: int, number: int, rounds: int, end: str, trouble: Troubles) -> None:
         role = ("copier", "job")[number % 2]
         self.stream(role, at, number // 2, rounds, end, trouble)
@@ -83,9 +86,13 @@ class Leaving(Copying):
 
         self.meet(actor.process, trouble, act)
 
-    @rule(number=st.integers(0, 1), is_stable=st.booleans(), trouble=TROUBLES)
-    def ask(self, number: int, is_stable: bool, trouble: Troubles = ()) -> None:
-        self.ask_offsets(number, is_stable, trouble)
+    @rule(at=AT, is_stable=st.booleans(), trouble=LEAVING_TROUBLES)
+    def ask(self, at: int, is_stable: bool, trouble: Troubles) -> None:
+        """An operator asks while a client has left offsets, and may go on."""
+        reads = ("copier", "job")[at % 2]
+        for role, rounds in (("producer", 2), (reads, 3)):
+            self.stream(role, at, 1, rounds, "open", ())
+        self.ask_offsets(at % 2, is_stable, trouble)
 
 
 class Tidying(Clients):

@@ -181,6 +181,10 @@ class Clients(RuleBasedStateMachine):
                     self.chores(salt % 2, table, "compact", "vacuum", CHORES[salt % len(CHORES)])
                 case "ask":
                     self.ask_offsets(salt % 2, salt % 3 == 0)
+                case "go on":
+                    for actor in self.free:
+                        if isinstance(actor, Copier):
+                            actor.work([(SOURCE, 0)], "commit")
                 case "land":
                     self.land()
         finally:

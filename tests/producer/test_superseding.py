@@ -32,8 +32,9 @@ from txnlog.errors import (
     OperationTimedOutError,
     ProducerFencedError,
     TransactionAbortableError,
+    TxnLogError,
 )
-from txnlog.messages import OFFSET_INVALID, ConsumerGroupMetadata, TopicPartition
+from txnlog.messages import ConsumerGroupMetadata, TopicPartition
 from txnlog.producer import Producer
 from txnlog.testing.faults import Fault, SharedMemory
 
@@ -48,12 +49,14 @@ def moved(shared: SharedMemory) -> int:
     return found.positions().get("input", {}).get(0, 0)
 
 
-def shown(shared: SharedMemory) -> int:
-    """The position that an operator is shown, without any write."""
-    admin = AdminClient({}, cluster=process(shared))
+def shown(shared: SharedMemory, is_stable: bool = False) -> int:
+    """The position that an operator is shown who may only read."""
+    reader = process(shared)
+    faults(reader).plan = lambda verb, path: Fault.DENY if verb == "put" else Fault.NONE
     asked = ConsumerGroupTopicPartitions(GROUP, input_at(-1))
-    [result] = admin.list_consumer_group_offsets([asked]).values()
-    [found] = result.result().topic_partitions
+    admin = AdminClient({}, cluster=reader)
+    [result] = admin.list_consumer_group_offsets([asked], require_stable=is_stable).values()
+    [found] = result.result().topic_partitions or ()
     return found.offset
 
 
@@ -220,26 +223,31 @@ def test_reader_without_a_generation_needs_no_right_to_write() -> None:
     reader = process(shared)
     faults(reader).plan = lambda verb, path: Fault.DENY if verb == "put" else Fault.NONE
     assert position(reader) == 20
-    asked = ConsumerGroupTopicPartitions(GROUP, input_at(-1))
-    admin = AdminClient({}, cluster=reader)
-    [result] = admin.list_consumer_group_offsets([asked], require_stable=True).values()
-    [found] = result.result().topic_partitions
-    assert found.offset == 20
+    assert shown(shared, is_stable=True) == 20
     assert moved(shared) == 10
 
 
-def test_stable_offset_counts_what_is_decided_for_who_may_only_read() -> None:
+@pytest.mark.parametrize("is_stable", [False, True])
+def test_offset_counts_once_it_is_decided_for_who_may_only_read(is_stable: bool) -> None:
     """Also before it is visible: it can no longer be undone (R46)."""
     shared = world()
     prepared(shared)
-    reader = process(shared)
-    faults(reader).plan = lambda verb, path: Fault.DENY if verb == "put" else Fault.NONE
-    asked = ConsumerGroupTopicPartitions(GROUP, input_at(-1))
-    for is_stable, expected in [(False, OFFSET_INVALID), (True, 10)]:
-        admin = AdminClient({}, cluster=reader)
-        [result] = admin.list_consumer_group_offsets([asked], require_stable=is_stable).values()
-        [found] = result.result().topic_partitions
-        assert found.offset == expected
+    assert shown(shared, is_stable) == 10
+
+
+@pytest.mark.parametrize("is_stable", [False, True])
+def test_offset_does_not_go_back_until_what_superseded_it_is_visible(is_stable: bool) -> None:
+    """The next decision has replaced it in the row, and is in no topic yet."""
+    shared = world()
+    made = leaving(shared)
+    assert shown(shared, is_stable) == 20
+    faults(made._outlet.cluster).plan = lambda verb, path: (
+        Fault.DENY if verb == "put" and path.startswith("orders/_delta_log") else Fault.NONE
+    )
+    with pytest.raises(TxnLogError, match="injected refusal"):
+        superseding(made)
+    assert moved(shared) == 10
+    assert shown(shared, is_stable) == 30
 
 
 def test_offsets_that_are_decided_and_not_visible_can_be_deleted() -> None:

@@ -94,8 +94,7 @@ def list_offsets(
             only = None if asked is None else by_topic(asked)
             cluster.groups.fetch(request.group_id, partitions=only, fence=False)
         # For who may only read, what is decided is not moved.
-        found = cluster.groups.committed(request.group_id, visible_only=not require_stable)
-        group = found or group
+        group = cluster.groups.committed(request.group_id) or group
     offsets = [
         TopicPartition(topic, number, committed.offset, committed.metadata or None)
         for topic, partitions in sorted(group.offsets.items())
@@ -134,7 +133,7 @@ def delete_offsets(
     """Delete committed offsets, under a new generation. Raises GroupIdNotFoundError."""
     group = require_group(cluster, request.group_id)
     # Also those that are decided and not moved.
-    group = cluster.groups.committed(request.group_id, visible_only=False) or group
+    group = cluster.groups.committed(request.group_id) or group
     partitions = request.topic_partitions
     named = by_topic(partitions) if partitions is not None else group.positions()
     if offsets_without(group, named) == group.offsets:

@@ -154,8 +154,7 @@ class GroupCoordinator:
                 by = f"{who} of group {group_id!r}, generation {generation}"
                 fence_holders(self._root, group_id, others, partitions=partitions, by=by)
                 # What was decided before the rows of the holders were read is in the group by now.
-                ask = partial(self.committed, visible_only=False) if refused else self.describe
-                group = ask(group_id)
+                group = self.committed(group_id) if refused else self.describe(group_id)
                 positions = check(group)
                 tickets = {one.ticket for one in met}
                 if all(one.ticket in tickets for one in holders_met(group, partitions)):
@@ -212,12 +211,16 @@ class GroupCoordinator:
             if row is not None and row.producer_id == holder.producer_id:
                 yield holder, row
 
-    def committed(self, group_id: str, *, visible_only: bool = True) -> Group | None:
-        """The newest row of a group, and what `state_rows.unmoved` finds; no write."""
+    def committed(self, group_id: str) -> Group | None:
+        """The newest row of a group, and what `state_rows.unmoved` finds; no write.
+
+        So these offsets count as soon as they are decided. Without those that are not visible yet
+        a group would go back: they may have superseded some that were visible.
+        """
         group = self.describe(group_id)
         if group is None or not group.tickets.holders:
             return group
-        rows = unmoved(self._root, group.tickets.holders, visible_only=visible_only)
+        rows = unmoved(self._root, group.tickets.holders)
         # What is not there any more was moved after the first read.
         group = self.describe(group_id)
         log = self._root.offsets_log(group_id)

@@ -61,20 +61,17 @@ def published(root: Root, rows: Sequence[TransactionMetadata]) -> list[Transacti
     return [row for row in decided if _is_published(row, found)]
 
 
-def unmoved(
-    root: Root, holders: Iterable[TicketHolder], *, visible_only: bool = True
-) -> list[TransactionMetadata]:
+def unmoved(root: Root, holders: Iterable[TicketHolder]) -> list[TransactionMetadata]:
     """The rows with offsets of groups that these holders have decided, moved or not (D130).
 
-    `visible_only`: none that is ahead of its output. Rows that are unreadable, or that this process
-    may not read, are left out. The caller has read the groups before, and reads them again.
+    Rows that are unreadable, or that this process may not read, are left out. The caller has read
+    the groups before, and reads them again.
     """
     by_shard: dict[int, list[str]] = {}
     for name in sorted({one.transactional_id for one in holders}):
         by_shard.setdefault(root.shard_of(name), []).append(name)
     reads = [partial(_rows_of, root, names) for names in by_shard.values()]
-    found = [row for rows in root.store.together(reads) for row in rows if row.moves]
-    return published(root, found) if visible_only else found
+    return [row for rows in root.store.together(reads) for row in rows if row.moves]
 
 
 def _rows_of(root: Root, names: Sequence[str]) -> list[TransactionMetadata]:
