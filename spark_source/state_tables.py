@@ -12,7 +12,7 @@ import pyarrow as pa
 from txnlog.admin.state_rows import shown_rows, unreadable_rows
 from txnlog.admin.transactions import describe_row
 from txnlog.cluster import Cluster
-from txnlog.coordinator.state_rows import published, unmoved
+from txnlog.coordinator.state_rows import unmoved
 from txnlog.errors import InvalidTopicError
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.tickets import with_unmoved
@@ -91,8 +91,7 @@ def consumer_offsets(cluster: Cluster) -> pa.Table:
             warn_once(unreadable.error.message)
     holders = [one for log in logs for row in log.view.rows.values() for one in row.tickets.holders]
     left: dict[str, list[TransactionMetadata]] = {}
-    # A group is never ahead of its output here, and may be behind it for a moment.
-    for one in published(cluster, unmoved(cluster, holders)):
+    for one in unmoved(cluster, holders):
         for ticket in one.moves:
             left.setdefault(ticket.group_id, []).append(one)
     if holders:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from spark_source.state_tables import consumer_offsets
 from tests.cases import Some
 from tests.coordinator.processes import (
     CRASHES,
@@ -58,6 +59,16 @@ def shown(shared: SharedMemory, is_stable: bool = False) -> int:
     [result] = admin.list_consumer_group_offsets([asked], require_stable=is_stable).values()
     [found] = result.result().topic_partitions or ()
     return found.offset
+
+
+def stable(shared: SharedMemory) -> int:
+    return shown(shared, is_stable=True)
+
+
+def viewed(shared: SharedMemory) -> int:
+    """The position in the view of SQL."""
+    [offset] = consumer_offsets(process(shared)).column("CurrentOffset").to_pylist()
+    return int(offset)
 
 
 def leaving(shared: SharedMemory, make: Make = started) -> Producer:
@@ -223,31 +234,35 @@ def test_reader_without_a_generation_needs_no_right_to_write() -> None:
     reader = process(shared)
     faults(reader).plan = lambda verb, path: Fault.DENY if verb == "put" else Fault.NONE
     assert position(reader) == 20
-    assert shown(shared, is_stable=True) == 20
+    assert stable(shared) == 20
     assert moved(shared) == 10
 
 
-@pytest.mark.parametrize("is_stable", [False, True])
-def test_offset_counts_once_it_is_decided_for_who_may_only_read(is_stable: bool) -> None:
+@pytest.mark.parametrize("ask", [shown, stable])
+def test_offset_counts_once_it_is_decided_for_who_may_only_read(
+    ask: Callable[[SharedMemory], int],
+) -> None:
     """Also before it is visible: it can no longer be undone (R46)."""
     shared = world()
     prepared(shared)
-    assert shown(shared, is_stable) == 10
+    assert ask(shared) == 10
 
 
-@pytest.mark.parametrize("is_stable", [False, True])
-def test_offset_does_not_go_back_until_what_superseded_it_is_visible(is_stable: bool) -> None:
+@pytest.mark.parametrize("ask", [shown, stable, viewed])
+def test_offset_does_not_go_back_until_what_superseded_it_is_visible(
+    ask: Callable[[SharedMemory], int],
+) -> None:
     """The next decision has replaced it in the row, and is in no topic yet."""
     shared = world()
     made = leaving(shared)
-    assert shown(shared, is_stable) == 20
+    assert ask(shared) == 20
     faults(made._outlet.cluster).plan = lambda verb, path: (
         Fault.DENY if verb == "put" and path.startswith("orders/_delta_log") else Fault.NONE
     )
     with pytest.raises(TxnLogError, match="injected refusal"):
         superseding(made)
     assert moved(shared) == 10
-    assert shown(shared, is_stable) == 30
+    assert ask(shared) == 30
 
 
 def test_offsets_that_are_decided_and_not_visible_can_be_deleted() -> None:

@@ -42,13 +42,13 @@ def check_owner(root: Root, row: TransactionMetadata) -> None:
 def as_shown(root: Root, rows: Sequence[TransactionMetadata]) -> list[TransactionMetadata]:
     """Rows as operators see them: a transaction that is decided, and visible in all its topics, is
     as its COMPLETE will leave it, whether that was written or not. All who ask for its offsets get
-    them, moved or not (D130); one without a topic is as it is. Errors as in `published`.
+    them, moved or not (D130); one without a topic is as it is.
     """
-    done = {row.transaction for row in published(root, rows) if row.topic_ids or not row.moves}
+    done = {row.transaction for row in _published(root, rows) if row.topic_ids or not row.moves}
     return [as_completed(row) if row.transaction in done else row for row in rows]
 
 
-def published(root: Root, rows: Sequence[TransactionMetadata]) -> list[TransactionMetadata]:
+def _published(root: Root, rows: Sequence[TransactionMetadata]) -> list[TransactionMetadata]:
     """The rows whose transaction is decided, not complete, and visible in all its topics.
 
     It reads these topics; where one cannot be read, the transaction is not among them.
