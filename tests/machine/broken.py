@@ -29,6 +29,7 @@ from tests.machine.focused import (
     Vacuuming,
 )
 from tests.machine.machine import Clients
+from txnlog.coordinator import state_rows
 from txnlog.protocol import appends, compaction, groups, retention, tickets, topics, transitions
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionResult, TransactionState
@@ -260,6 +261,16 @@ def a_reader_gives_up_what_was_superseded(patch: Patch) -> None:
         "publish_newest",
         lambda root, row: txnlog.coordinator.finishing.publish(root, row),
     )
+
+
+@broken(Leaving)
+def offsets_count_once_their_transaction_is_visible(patch: Patch) -> None:
+    """R47: those that it has superseded were visible, and are nowhere meanwhile."""
+
+    def visible(root: Any, holders: Any) -> Any:
+        return state_rows._published(root, state_rows.unmoved(root, holders))
+
+    patch.setattr(txnlog.coordinator.groups, "unmoved", visible)
 
 
 @broken(Producing)
