@@ -121,7 +121,11 @@ def test_help_and_completion_exist() -> None:
 def test_topics_created_grown_described_and_deleted(command: Command) -> None:
     """As subcommands, and as flags as in kafka-topics.sh."""
     create = ["topics", "create", "--topic", "t", "--partitions", "2"]
-    assert command.ok(*create, "--config", "retention.ms=5") == "Created topic t.\n"
+    assert command.ok(*create, "--config", "retention.ms=5") == (
+        "Created topic t in a new cluster.\n"
+    )
+    assert command.ok("topics", "create", "--topic", "u") == "Created topic u.\n"
+    command.ok("topics", "delete", "--topic", "u")
     assert "exists already" in command.fails(*create)
     assert command.ok(*create, "--if-not-exists") == ""
     assert command.ok("topics", "--list") == "t\n"

@@ -48,13 +48,15 @@ def create(
     """Create a topic, and the cluster if there is none."""
     session = session_of(context)
     new = NewTopic(topic, partitions, config=parse_pairs("--config", config or ()))
+    admin = session.admin()
     try:
-        session.admin().create_topics([new])[topic].result()
+        admin.create_topics([new])[topic].result()
     except TopicAlreadyExistsError:
         if not if_not_exists:
             raise
         return
-    session.say(f"Created topic {topic}.")
+    # Where the root is a mistake, this says so.
+    session.say(f"Created topic {topic}{' in a new cluster' if admin.cluster.is_new else ''}.")
 
 
 @app.command()
