@@ -203,9 +203,7 @@ class Client:
         ends = [TopicPartition("t", number, end) for number, end in self.copying.items()]
         what = f"send {_shown(ends)} of generation {group.generation}"
         is_sent = self.history.call(
-            self,
-            what,
-            lambda: made.send_offsets_to_transaction(ends, group, 5),
+            self, what, lambda: made.send_offsets_to_transaction(ends, group, 5)
         )
         self._end(self.history.chosen.choice(["commit"] * 6 + ["abort"]) if is_sent else "abort")
 
@@ -242,8 +240,7 @@ class History:
 
     def note(self, who: Client | None, what: str, result: object = "") -> None:
         named = f"{type(result).__name__}: {result}" if isinstance(result, Exception) else result
-        name = "" if who is None else f"{who.name} "
-        self.log.append(f"{'  ' * self.depth}{name}{what} {named}")
+        self.log.append(f"{'  ' * self.depth}{f'{who.name} ' if who else ''}{what} {named}")
 
     def call(self, who: Client, what: str, call: Callable[[], object]) -> bool:
         """Whether it was done. Half of the calls are paused, or meet a fault, somewhere within."""
@@ -337,8 +334,7 @@ class History:
     def maintain(self, who: Client) -> None:
         if not who.is_dead:
             self.call(who, "poll", lambda: who.reader._consumption().maintain())
-        made = who.made
-        if made is not None and self.chosen.random() < 0.6:
+        if (made := who.made) is not None and self.chosen.random() < 0.6:
             self.call(who, "publish", lambda: made.poll(0))
 
     def sweep(self) -> None:
@@ -424,6 +420,10 @@ class History:
         self.join()
         for _ in range(SETTLE_ROUNDS):
             self.live(1)
+            for who in self.alive():
+                # A commit of `stale` may have set them back, with no further record to commit.
+                at = who.reader.position(who.reader.assignment())
+                who.ends |= {one.partition: one.offset for one in at if one.offset >= 0}
             for _ in range(3):
                 self.each(Client.work)
             self.sweeper.sweep()
