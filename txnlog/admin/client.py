@@ -378,7 +378,11 @@ class AdminClient:
     def list_consumer_group_offsets(
         self, requests: Sequence[ConsumerGroupTopicPartitions], *, require_stable: bool = False
     ) -> Futures[str, ConsumerGroupTopicPartitions]:
-        """Committed offsets of groups. Errors: GroupIdNotFoundError, UnstableOffsetCommitError."""
+        """Committed offsets of groups; those of a transaction count once it is decided.
+
+        With `require_stable` no open transaction may have offsets of these partitions. Errors:
+        GroupIdNotFoundError, UnstableOffsetCommitError.
+        """
         require_stable = arguments.flag("require_stable", require_stable)
         return _each_group(
             requests,
