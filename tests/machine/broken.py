@@ -255,12 +255,9 @@ def complete_comes_before_left_offsets(patch: Patch) -> None:
 
 @broken(Leaving)
 def a_reader_gives_up_what_was_superseded(patch: Patch) -> None:
-    """R47: stable offsets lack those of a decision that came while they were read."""
-    patch.setattr(
-        txnlog.coordinator.groups,
-        "publish_newest",
-        lambda root, row: txnlog.coordinator.finishing.publish(root, row),
-    )
+    """R46: stable offsets lack those of a decision that came while they were read."""
+    publish = txnlog.coordinator.finishing.publish
+    patch.setattr(txnlog.coordinator.groups, "publish_newest", publish)
 
 
 @broken(Leaving)

@@ -93,7 +93,7 @@ def list_offsets(
         if require_stable:
             only = None if asked is None else by_topic(asked)
             cluster.groups.fetch(request.group_id, partitions=only, fence=False)
-        # For who may only read, what is decided is not moved.
+        # What is decided counts, whether it is moved or not.
         group = cluster.groups.committed(request.group_id) or group
     offsets = [
         TopicPartition(topic, number, committed.offset, committed.metadata or None)

@@ -59,10 +59,10 @@ PROBES_MS = {
     "__cluster/_probe": PROBE_AGE_MS,
     clock_watch.FOLDER: CLOCK_NOTE_AGE_MS,
 }
-"""Folders of small objects that nobody deletes who died, and from what age they may go.
+"""Folders of small objects that stay if their writers die, and the age at which they are deleted.
 
-A note about the clocks is of one boot of a machine. One that still runs writes it again, and trusts
-no file age for an hour.
+A note about the clocks is of one boot of a machine. A machine that still runs writes it again, and
+trusts no file age for an hour.
 """
 DEAD_PROBE = "clock or store probe of a process or machine that is gone"
 
