@@ -254,13 +254,6 @@ def complete_comes_before_left_offsets(patch: Patch) -> None:
 
 
 @broken(Leaving)
-def a_reader_gives_up_what_was_superseded(patch: Patch) -> None:
-    """R46: stable offsets lack those of a decision that came while they were read."""
-    publish = txnlog.coordinator.finishing.publish
-    patch.setattr(txnlog.coordinator.groups, "publish_newest", publish)
-
-
-@broken(Leaving)
 def offsets_count_once_their_transaction_is_visible(patch: Patch) -> None:
     """R47: those that it has superseded were visible, and are nowhere meanwhile."""
 
