@@ -116,8 +116,10 @@ def test_pending_group_offsets_are_unstable_and_reading_them_fences_no_producer(
     [pending] = client.describe_consumer_groups([GROUP])[GROUP].result().pending
     assert pending.transactional_id == "tx"
     assert [(p.topic, p.partition) for p in pending.topic_partitions] == [("input", 0)]
-    cluster.coordinator.commit(row, both(cluster, "x"), offsets=[consumed(0, 10)])
+    cluster.coordinator.decide(row, both(cluster, "x"), offsets=[consumed(0, 10)])
+    # Decided, and published nowhere: the offset counts, so nothing of it is pending.
     assert positions(process(shared))["input", 0] == 10
+    assert client.describe_consumer_groups([GROUP])[GROUP].result().pending == []
 
 
 def test_group_offsets_altered_under_a_new_generation() -> None:

@@ -351,3 +351,18 @@ def test_groups_deleted(read: Command) -> None:
     assert [row["PARTITION"] for row in read.json("groups", "describe", "-g", "g")] == [0]
     read.ok("groups", "delete", "-g", "g")
     assert read.json("groups", "list") == []
+
+
+def test_offsets_of_a_deleted_topic_can_be_deleted_and_do_not_stop_a_reset(read: Command) -> None:
+    """`verify` says to delete them by the topic's name."""
+    read.ok("topics", "create", "-t", "u", "--partitions", "1")
+    read.ok("groups", "reset-offsets", "-g", "g", "-t", "u", "--to-latest", "--execute")
+    read.ok("topics", "delete", "-t", "t")
+    result = read.run("groups", "reset-offsets", "-g", "g", "--all-topics", "--to-earliest")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1:] == ["g      u      0          0"]
+    assert "topic t is left out: it is deleted" in result.stderr
+    assert "delete-offsets -g g -t t" in result.stderr
+    read.ok("groups", "delete-offsets", "-g", "g", "-t", "t")
+    assert [row["TOPIC"] for row in read.json("groups", "describe", "-g", "g")] == ["u"]
+    assert "no topic 't'" in read.fails("groups", "delete-offsets", "-g", "g", "-t", "t")

@@ -30,6 +30,7 @@ from txnlog.protocol.group_changes import (
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.groups import OffsetsCommit
 from txnlog.protocol.membership import is_rebalancing
+from txnlog.protocol.states import TransactionState
 from txnlog.storage.tables.row_log import OffsetsLog, RowView
 
 
@@ -219,11 +220,11 @@ def require_group(cluster: Cluster, group_id: str) -> Group:
 
 
 def _pending(cluster: Cluster, group: Group) -> list[PendingTransaction]:
-    """The open or unfinished transactions with offsets of the group."""
+    """The open transactions with offsets of the group; what is decided is listed as committed."""
     found = []
     for holder in group.tickets.holders:
         row = cluster.coordinator.describe(holder.transactional_id)
-        if row is None or row.producer_id != holder.producer_id or row.state.is_idle:
+        if row is None or row.producer_id != holder.producer_id or row.state != TransactionState.ONGOING:
             continue
         carried = [one for one in row.pending.tickets if one.group_id == group.group_id]
         if carried and carried[0].ticket == holder.ticket:

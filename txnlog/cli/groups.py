@@ -217,7 +217,7 @@ def reset_offsets(
         wanted = resets.from_file(admin, from_file, group)
     else:
         committed = _committed(admin, group)
-        partitions = resets.scope(admin, topic or (), all_topics, committed)
+        partitions = resets.scope(admin, group, topic or (), all_topics, committed)
         if to_offset is not None:
             rule = resets.to_offset(admin, partitions, to_offset)
         elif shift_by is not None:
@@ -253,7 +253,12 @@ def delete_offsets(context: typer.Context, group: Group, topic: Topics = None) -
     if not topic:
         raise typer.BadParameter("Give --topic.")
     admin = session.admin()
-    partitions = resets.scope(admin, topic, False, {})
+    committed = _committed(admin, group)
+    partitions: list[TopicPartition] = []
+    for given in topic:
+        # Those of a deleted topic are known only to the group.
+        known = [partition for partition in committed if partition.topic == given]
+        partitions += known or resets.scope(admin, group, [given], False, {})
     request = ConsumerGroupTopicPartitions(group, partitions)
     admin.delete_consumer_group_offsets([request])[group].result()
     session.say(f"Deleted the offsets of group {group} in {', '.join(topic)}.")

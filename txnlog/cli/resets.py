@@ -20,13 +20,24 @@ Committed = Mapping[TopicPartition, int]
 
 
 def scope(
-    admin: AdminClient, topics: Sequence[str], all_topics: bool, committed: Committed
+    admin: AdminClient, group: str, topics: Sequence[str], all_topics: bool, committed: Committed
 ) -> list[TopicPartition]:
-    """The selected partitions: of `topic` or `topic:0,1`, or of all topics with offsets."""
+    """The selected partitions: of `topic` or `topic:0,1`, or of all topics with offsets.
+
+    Deleted topics of `all_topics` are left out, with a line on stderr for each.
+    """
     if all_topics == bool(topics):
         raise typer.BadParameter("Give either --topic or --all-topics.")
     if all_topics:
-        return all_partitions(admin.cluster, sorted({p.topic for p in committed}))
+        named = {partition.topic for partition in committed}
+        found = admin.cluster.survey_topics(named.__contains__)
+        for name in sorted(named - found.keys()):
+            typer.echo(
+                f"txnlog: topic {name} is left out: it is deleted. `txnlog groups delete-offsets "
+                f"-g {group} -t {name}` deletes the group's offsets in it.",
+                err=True,
+            )
+        return all_partitions(admin.cluster, sorted(found))
     partitions: list[TopicPartition] = []
     for given in topics:
         name, _, numbers = given.partition(":")
