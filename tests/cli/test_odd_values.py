@@ -53,6 +53,26 @@ def test_invalid_value_is_a_one_line_error(command: Command, args: list[str]) ->
 
 
 @pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["topics", "create", "-t", "t", "--replication-factor", "3"], "Leave it out"),
+        (["topics", "--list", "--bootstrap-server=localhost:9092"], "by --root or TXNLOG_ROOT"),
+        (["consume", "-t", "t", "--property", "print.key=true"], "take -K for keys"),
+        (["consume", "-t", "t", "--since", "1700000000"], "that is 1700000000000 ms"),
+        (["offsets", "-t", "t", "--time", "1700000000"], "that is 1700000000000 ms"),
+    ],
+)
+def test_options_of_kafka_and_seconds_get_an_advice(
+    command: Command, args: list[str], said: str
+) -> None:
+    """Habits from Kafka's scripts: the usage error says what to give instead."""
+    command.cluster().create_topic("orders", partitions=1)
+    found = command.run(*args)
+    assert found.exit_code == 2
+    assert said in " ".join(found.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
     "line",
     [
         b'{"value": "a", "partition": 1.0}',

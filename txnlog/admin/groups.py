@@ -224,7 +224,11 @@ def _pending(cluster: Cluster, group: Group) -> list[PendingTransaction]:
     found = []
     for holder in group.tickets.holders:
         row = cluster.coordinator.describe(holder.transactional_id)
-        if row is None or row.producer_id != holder.producer_id or row.state != TransactionState.ONGOING:
+        if (
+            row is None
+            or row.producer_id != holder.producer_id
+            or row.state != TransactionState.ONGOING
+        ):
             continue
         carried = [one for one in row.pending.tickets if one.group_id == group.group_id]
         if carried and carried[0].ticket == holder.ticket:

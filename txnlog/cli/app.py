@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from txnlog.cli.flags import refuse_options_of_kafka
 from txnlog.cli.session import Output, Session, fail, parse_storage, pipe_closed
 from txnlog.errors import TxnLogError
 from txnlog.process.version import VERSION
@@ -46,6 +47,8 @@ class RootCommand(TyperGroup):
         self.commands = Commands()  # type: ignore[assignment]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            refuse_options_of_kafka(args)
         return super().parse_args(ctx, hoisted(args))
 
     def invoke(self, ctx: Any) -> Any:

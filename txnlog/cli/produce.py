@@ -121,7 +121,9 @@ def _records(
         else:
             key, found, value = line.partition(separator)
             if not found:
-                raise InvalidRecordError(f"Line {number} has no key separator {key_separator!r}.")
+                raise InvalidRecordError(
+                    f"Line {number} has no key separator {separator.decode()!r}."
+                )
             yield {"key": key, "value": value}
 
 

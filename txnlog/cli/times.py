@@ -8,6 +8,8 @@ from datetime import datetime, timezone
 
 import typer
 
+SECONDS_MIN, SECONDS_MAX = 10**9, 10**10
+"""Numbers that are seconds of the years 2001 to 2286, and else milliseconds of early 1970."""
 UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _N = r"\d{1,9}"
 _DURATIONS = (
@@ -57,7 +59,13 @@ def parse_time_ms(option: str, value: str, others: str = "") -> int:
     if value.isascii() and value.isdigit():
         from txnlog.settings.values import timestamp_ms
 
-        return timestamp_ms(option, value)
+        time_ms = timestamp_ms(option, value)
+        if SECONDS_MIN <= time_ms < SECONDS_MAX:
+            raise typer.BadParameter(
+                f"{option} takes milliseconds since 1970; {value} looks like seconds: that is "
+                f"{value}000 ms."
+            )
+        return time_ms
     try:
         at = datetime.fromisoformat(value.replace("Z", "+00:00"))
     except ValueError:

@@ -284,11 +284,13 @@ class Consumption:
             self.stream.drop([(reader.topic, reader.partition) for reader in readers])
 
     def _assigned(self, partitions: Sequence[TopicPartition]) -> list[PartitionReader]:
-        missing = [(p.topic, p.partition) not in self.readers for p in partitions]
-        if any(missing):
+        missing = [p for p in partitions if (p.topic, p.partition) not in self.readers]
+        if missing:
+            assigned = ", ".join(f"{topic}-{number}" for topic, number in sorted(self.readers))
             raise ClientStateError(
-                f"{partitions[missing.index(True)]} is not assigned to this consumer; it has "
-                f"{sorted(self.readers)}."
+                f"{missing[0].topic}-{missing[0].partition} is not assigned to this consumer; it "
+                f"has {assigned or 'no partitions'}. Call assign first, or after subscribe poll "
+                "until on_assign has named the partition."
             )
         return [self.readers[p.topic, p.partition] for p in partitions]
 

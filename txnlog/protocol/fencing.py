@@ -27,12 +27,13 @@ from txnlog.protocol.states import TransactionResult
 def fenced(row: TransactionMetadata, who: str) -> ProducerFencedError:
     """The error for a fenced run: who owns the id now, who fenced it and when."""
     now = f"it is owned by {row.owner.describe()}"
+    advice = "Stop this one, or give it a transactional.id of its own."
     if row.owner.run_id in row.owner.former_runs:
         now = "its owner was fenced, and it has no new owner yet,"
+        advice = "Close this one, and start it again."
     return ProducerFencedError(
         f"{who} may no longer write under transactional.id {row.transactional_id!r}: {now} "
-        f"at epoch {row.producer_epoch}{fenced_note(row)}. Stop this one, or give it a "
-        "transactional.id of its own.",
+        f"at epoch {row.producer_epoch}{fenced_note(row)}. {advice}",
         transactional_id=row.transactional_id,
         owner=row.owner.describe(),
         actual_epoch=row.producer_epoch,

@@ -209,7 +209,7 @@ def without(tickets: GroupTickets, done: Collection[int]) -> GroupTickets:
 def _illegal_generation(group_id: str, generation: int, current: int) -> IllegalGenerationError:
     return IllegalGenerationError(
         f"Group {group_id!r} is at generation {current}, not {generation}: another consumer or "
-        "query started in it, or an operator reset it. A consumer with a subscription gets its "
+        "query joined or left it, or an operator reset it. A consumer with a subscription gets its "
         "partitions again at its next poll; stop anything else, or restart it (a Spark query "
         "with startingOffsets=committed and a new checkpointLocation).",
         group_id=group_id,

@@ -57,8 +57,9 @@ class Config:
         return _BY_NAME[name].name in self.values
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={value!r}" for name, value in sorted(self.values.items()))
-        return f"Config({self.client}, root={redacted_url(self.root)!r}, {values})"
+        values = [f"{name}={value!r}" for name, value in sorted(self.values.items())]
+        named = ", ".join([self.client, f"root={redacted_url(self.root)!r}", *values])
+        return f"Config({named})"
 
 
 def parse_config(raw: Mapping[str, object], client: Client) -> Config:

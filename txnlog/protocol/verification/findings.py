@@ -256,7 +256,8 @@ KINDS: Mapping[FindingKind, KindText] = {
         _E,
         "a group's committed offset is above the end of the partition: records are lost, or the "
         "topic's newest commits are missing",
-        "Restore the log of the topic. Without a backup, `groups reset-offsets --to-latest`.",
+        "Restore the log of the topic, unless a client committed this offset by mistake. Then, or "
+        "without a backup: `txnlog groups reset-offsets -g GROUP -t TOPIC --to-latest --execute`.",
     ),
     _K.OFFSET_BELOW_START: KindText(
         _W,
