@@ -98,7 +98,7 @@ def test_fenced_spark_query_is_fenced_in_every_worker(way: str) -> None:
         assert fenced.producer_id == row.producer_id
     else:
         client.abort_transaction("tx").result()
-    with pytest.raises(ProducerFencedError, match="operator"):
+    with pytest.raises(ProducerFencedError, match="operator.*start it again"):
         driver.coordinator.commit(row, both(driver, "y"), batch=("q1", LastBatch(batch_id=1)))
     with pytest.raises(ProducerFencedError, match="operator"):
         query(process(shared), "run-1")

@@ -36,7 +36,7 @@ def test_calls_out_of_order_raise_errors_with_the_right_call() -> None:
     with pytest.raises(ClientStateError, match="unsubscribe"):
         reader.assign([TopicPartition("t", 0)])
     for stranger in (reader.seek, lambda p: reader.pause([p]), lambda p: reader.resume([p])):
-        with pytest.raises(ClientStateError, match="not assigned"):
+        with pytest.raises(ClientStateError, match=r"^t-0 is not assigned.*it has no partitions"):
             stranger(TopicPartition("t", 0, 1))
     reader.poll(0)
     with pytest.raises(ConfigError, match="offset"):

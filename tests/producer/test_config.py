@@ -88,6 +88,7 @@ def test_secrets_are_in_no_repr() -> None:
         {"txnlog.root": "s3://b/p", "storage.aws_secret_access_key": "hush"}, "producer"
     )
     assert "hush" not in repr(config)
+    assert repr(parse_config({"txnlog.root": "/r"}, "admin")) == "Config(admin, root='/r')"
     made = producer(world(), "tx")
     assert "Producer(" in repr(made)
     assert isinstance(made, Producer)

@@ -123,7 +123,8 @@ def housekeeping(
     """Finish transactions of dead processes, time transactions out, compact, remove old files.
 
     It runs until SIGTERM, on as many machines as you like: a lease lets one of them work.
-    Correctness does not depend on it; every client sweeps as well.
+    Correctness does not depend on it; every client sweeps as well. Names of options that are cut
+    off here are whole in a wide terminal, and in docs/cli.md.
     """
     session = session_of(context)
     settings = HousekeepingSettings(
