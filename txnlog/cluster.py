@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from functools import partial
 
 from txnlog.coordinator.groups import GroupCoordinator
@@ -46,6 +47,9 @@ from txnlog.storage.tables.forced_deletion import delete_unreadable
 from txnlog.storage.tables.topic_log import OF_A_TOPIC, TopicLog
 
 logger = logging.getLogger("txnlog")
+
+_NAMES_SHOWN = 20
+"""So many names of topics an error shows at most, the most similar ones."""
 
 
 class Cluster(Root):
@@ -192,7 +196,9 @@ class Cluster(Root):
         except StorageError:
             # A reader of some topics may have no permission to list the root.
             return ""
-        return f"; there are: {', '.join(names) or 'none'}"
+        closest = get_close_matches(missing, names, _NAMES_SHOWN, cutoff=0)
+        more = f" and {len(names) - len(closest)} more" if len(names) > len(closest) else ""
+        return f"; there are: {', '.join(sorted(closest)) or 'none'}{more}"
 
     def list_topics(self, matches: Callable[[str], bool] = bool) -> list[str]:
         """Names of the live topics, sorted; only those that match are read.

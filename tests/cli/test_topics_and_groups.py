@@ -190,6 +190,7 @@ def test_configs_changed_and_explained(command: Command) -> None:
     )  # fmt: skip
     assert found["retention.ms"]["Source"] == "DEFAULT"
     assert "tombstone" in command.ok("configs", "--describe", "-t", "t", "--explain")
+    assert "as before" in command.ok(*alter, "--add-config", "segment.ms=2")
 
 
 def test_offsets_and_deleted_records(command: Command) -> None:

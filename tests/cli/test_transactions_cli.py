@@ -117,7 +117,8 @@ def test_abort_by_id_unblocks_readers(topic: Command) -> None:
     shown = topic.ok("transactions", "describe-producers", "-t", "t", "-p", "0")
     assert columns(shown) == PRODUCERS
     assert sorted(line.split()[-1] for line in shown.splitlines()[1:]) == ["0", "None"]
-    topic.ok("transactions", "abort", "--transactional-id", "tx")
+    said = topic.ok("transactions", "abort", "--transactional-id", "tx")
+    assert said == "Fenced the owner of tx; what it had open is aborted.\n"
     assert topic.ok(*reading) == "after\n"
     with pytest.raises(ProducerFencedError, match="admin client"):
         producer.commit_transaction()

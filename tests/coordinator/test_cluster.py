@@ -46,6 +46,18 @@ def test_missing_topic_is_reported_although_other_topics_are_unreadable() -> Non
     assert isinstance(found["stock"], CorruptLogError)
 
 
+def test_missing_topic_is_reported_with_the_most_similar_names() -> None:
+    """Thousands of names would hide the one that was meant."""
+    cluster = Cluster.open(SharedMemory().open(), create=True, shards=2, settings=PLAIN)
+    for number in range(30):
+        cluster.create_topic(f"sensor-{number}")
+    cluster.create_topic("orders")
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"'oders'.*there are: orders, ") as told:
+        cluster.topic("oders")
+    assert told.value.message.count("sensor-") == 19
+    assert " and 11 more. Create it first" in told.value.message
+
+
 def test_missing_topic_is_reported_without_permission_to_list_the_root() -> None:
     """A client with permissions on its own topics only can still misspell one."""
     cluster, _ = process_seeing(without_listing)

@@ -11,6 +11,7 @@ from txnlog.cli import completion
 from txnlog.cli.flags import KafkaFlags
 from txnlog.cli.session import parse_pairs, session_of
 from txnlog.cli.topics import Topic
+from txnlog.settings.topic_configs import find_config
 
 app = typer.Typer(
     cls=KafkaFlags,
@@ -64,4 +65,7 @@ def alter(
         raise typer.BadParameter("Give --add-config or --delete-config.")
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     session.admin().incremental_alter_configs([resource])[resource].result()
-    session.say(f"Changed the configuration of topic {topic}.")
+    if any(find_config(entry.name) for entry in entries):
+        session.say(f"Changed the configuration of topic {topic}.")
+    else:
+        session.say(f"The configuration of topic {topic} is as before.")

@@ -225,21 +225,25 @@ def abort(
     spec: str | AbortTransactionSpec
     hanging = (topic, partition, producer_id, producer_epoch)
     if transactional_id is not None and hanging == (None,) * 4:
-        spec, what = transactional_id, transactional_id
+        spec = transactional_id
+        said = f"Fenced the owner of {transactional_id}; what it had open is aborted."
     elif transactional_id is None and topic is not None and None not in hanging:
         spec = AbortTransactionSpec(
             topic_partition=TopicPartition(topic, partition or 0),
             producer_id=producer_id or 0,
             producer_epoch=producer_epoch or 0,
         )
-        what = f"producer {producer_id} epoch {producer_epoch} in {topic}-{partition}"
+        said = (
+            f"Aborted the transaction of producer {producer_id} epoch {producer_epoch} in "
+            f"{topic}-{partition}."
+        )
     else:
         raise typer.BadParameter(
             "Give --transactional-id, or all of --topic, --partition, --producer-id and "
             "--producer-epoch."
         )
     session.admin().abort_transaction(spec, reason=reason).result()
-    session.say(f"Aborted the transaction of {what}.")
+    session.say(said)
 
 
 @app.command()

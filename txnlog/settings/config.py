@@ -84,7 +84,8 @@ def parse_config(raw: Mapping[str, object], client: Client) -> Config:
     root = root_of(roots)
     if root is None:
         raise ConfigError(
-            "The cluster's root is missing: set txnlog.root (or path) to a folder or url.",
+            "The cluster's root is missing: set txnlog.root (or path) to a folder or url. There "
+            "are no servers, so bootstrap.servers has no effect.",
             option="txnlog.root",
         )
     storage = checked_settings(root, storage)
