@@ -30,6 +30,7 @@ from txnlog.admin.client import AdminClient
 from txnlog.admin.descriptions import ConsumerGroupTopicPartitions
 from txnlog.errors import (
     IllegalGenerationError,
+    NothingWrittenError,
     OperationTimedOutError,
     ProducerFencedError,
     TransactionAbortableError,
@@ -236,6 +237,30 @@ def test_reader_without_a_generation_needs_no_right_to_write() -> None:
     assert position(reader) == 20
     assert stable(shared) == 20
     assert moved(shared) == 10
+
+
+def test_reader_without_a_generation_needs_no_disk_that_takes_writes() -> None:
+    """It is mounted read-only, or full."""
+    shared = world()
+    leaving(shared)
+    reader = process(shared)
+
+    def plan(verb: str, path: str) -> Fault:
+        if verb == "put":
+            raise NothingWrittenError(f"{path}: nothing was written (EROFS)", path=path)
+        return Fault.NONE
+
+    faults(reader).plan = plan
+    assert position(reader) == 20
+    assert moved(shared) == 10
+
+
+def test_transaction_that_has_left_its_offsets_is_not_pending() -> None:
+    """It is shown as complete, so its group has nothing to wait for."""
+    shared = world()
+    leaving(shared)
+    admin = AdminClient({}, cluster=process(shared))
+    assert admin.describe_consumer_groups([GROUP])[GROUP].result().pending == []
 
 
 @pytest.mark.parametrize("ask", [shown, stable])

@@ -17,6 +17,7 @@ from txnlog.admin.topics import by_topic
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import check_partition
 from txnlog.coordinator.groups import Begun
+from txnlog.coordinator.state_rows import as_shown
 from txnlog.errors import ConfigError, CorruptLogError, GroupIdNotFoundError
 from txnlog.messages import TopicPartition
 from txnlog.protocol.group_changes import (
@@ -219,11 +220,14 @@ def require_group(cluster: Cluster, group_id: str) -> Group:
 
 
 def _pending(cluster: Cluster, group: Group) -> list[PendingTransaction]:
-    """The open or unfinished transactions with offsets of the group."""
+    """The open or unfinished transactions with offsets of the group, as operators see them."""
     found = []
     for holder in group.tickets.holders:
         row = cluster.coordinator.describe(holder.transactional_id)
-        if row is None or row.producer_id != holder.producer_id or row.state.is_idle:
+        if row is None or row.producer_id != holder.producer_id:
+            continue
+        [row] = as_shown(cluster, [row])
+        if row.state.is_idle:
             continue
         carried = [one for one in row.pending.tickets if one.group_id == group.group_id]
         if carried and carried[0].ticket == holder.ticket:
