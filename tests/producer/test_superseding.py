@@ -29,6 +29,7 @@ from tests.producer.worlds import cluster_of, group, input_at, started, values, 
 from txnlog.admin.client import AdminClient
 from txnlog.admin.descriptions import ConsumerGroupTopicPartitions
 from txnlog.errors import (
+    GroupAuthorizationError,
     IllegalGenerationError,
     NothingWrittenError,
     OperationTimedOutError,
@@ -334,6 +335,28 @@ def test_lost_reply_about_what_was_left_is_no_doubt_about_the_next_commit() -> N
     with pytest.raises(ProducerFencedError):
         made.commit_transaction()
     assert values(process(shared), "orders") == ["first", "second"]
+
+
+def test_refusal_of_what_was_left_says_which_transaction_and_group_it_is_about() -> None:
+    """Not the one that is refused: that may be of no group at all."""
+    shared = world()
+    made = leaving(shared)
+    made.begin_transaction()
+    made.produce("orders", "third", partition=0)
+    faults(cluster_of(made)).plan = lambda verb, path: (
+        Fault.DENY if verb == "put" and path.startswith("__consumer_offsets") else Fault.NONE
+    )
+    told = "'tx' before this one is committed.*groups \\('readers'\\).*injected refusal"
+    with pytest.raises(TransactionAbortableError, match=told):
+        made.commit_transaction()
+    with pytest.raises(GroupAuthorizationError, match=told):
+        made.abort_transaction()
+    faults(cluster_of(made)).plan = lambda verb, path: Fault.NONE
+    made.abort_transaction()
+    commit(made, "fourth", input_offset=30)
+    made.close()
+    assert moved(shared) == 30
+    check_settled(shared)
 
 
 def test_thread_that_always_has_something_to_send_moves_what_is_left() -> None:
