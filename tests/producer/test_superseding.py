@@ -39,6 +39,7 @@ from txnlog.errors import (
 )
 from txnlog.messages import ConsumerGroupMetadata, TopicPartition
 from txnlog.producer import Producer
+from txnlog.storage.tables.schemas import row_add
 from txnlog.testing.faults import Fault, SharedMemory
 
 MADE = pytest.mark.parametrize("make", [started, deciding], ids=["visible", "decided"])
@@ -430,3 +431,22 @@ def test_two_producers_of_a_group_fence_one_another_and_lose_nothing() -> None:
     two.close()
     assert position(process(shared)) == 35
     check_settled(shared)
+
+
+@pytest.mark.parametrize("lost", [("offsets",), ("offsets", "tickets")])
+def test_offsets_left_to_a_group_that_is_damaged_do_not_come_back_after_its_deletion(
+    lost: tuple[str, ...],
+) -> None:
+    """Nor do they overwrite what the group commits next (R47)."""
+    shared = world()
+    made = leaving(shared)
+    operator = process(shared)
+    log = operator.offsets_log(GROUP)
+    row = log.view.rows[GROUP]
+    damaged = {**row.to_values(), **dict.fromkeys(lost, "{damaged")}
+    log.log.commit([row_add(row.path, damaged, size_bytes=1, now_ms=1)], operation="DAMAGE")
+    AdminClient({}, cluster=process(shared)).delete_consumer_groups([GROUP])[GROUP].result()
+    groups = process(shared).groups
+    groups.commit(GROUP, groups.start(GROUP), {"input": {0: 500}})
+    made.close()
+    assert position(recover(shared)) == 500
