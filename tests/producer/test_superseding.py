@@ -29,7 +29,9 @@ from tests.producer.worlds import cluster_of, group, input_at, started, values, 
 from txnlog.admin.client import AdminClient
 from txnlog.admin.descriptions import ConsumerGroupTopicPartitions
 from txnlog.errors import (
+    GroupAuthorizationError,
     IllegalGenerationError,
+    NothingWrittenError,
     OperationTimedOutError,
     ProducerFencedError,
     TransactionAbortableError,
@@ -37,6 +39,7 @@ from txnlog.errors import (
 )
 from txnlog.messages import ConsumerGroupMetadata, TopicPartition
 from txnlog.producer import Producer
+from txnlog.storage.tables.schemas import row_add
 from txnlog.testing.faults import Fault, SharedMemory
 
 MADE = pytest.mark.parametrize("make", [started, deciding], ids=["visible", "decided"])
@@ -238,6 +241,30 @@ def test_reader_without_a_generation_needs_no_right_to_write() -> None:
     assert moved(shared) == 10
 
 
+def test_reader_without_a_generation_needs_no_disk_that_takes_writes() -> None:
+    """It is mounted read-only, or full."""
+    shared = world()
+    leaving(shared)
+    reader = process(shared)
+
+    def plan(verb: str, path: str) -> Fault:
+        if verb == "put":
+            raise NothingWrittenError(f"{path}: nothing was written (EROFS)", path=path)
+        return Fault.NONE
+
+    faults(reader).plan = plan
+    assert position(reader) == 20
+    assert moved(shared) == 10
+
+
+def test_transaction_that_has_left_its_offsets_is_not_pending() -> None:
+    """It is shown as complete, so its group has nothing to wait for."""
+    shared = world()
+    leaving(shared)
+    admin = AdminClient({}, cluster=process(shared))
+    assert admin.describe_consumer_groups([GROUP])[GROUP].result().pending == []
+
+
 @pytest.mark.parametrize("ask", [shown, stable])
 def test_offset_counts_once_it_is_decided_for_who_may_only_read(
     ask: Callable[[SharedMemory], int],
@@ -311,6 +338,28 @@ def test_lost_reply_about_what_was_left_is_no_doubt_about_the_next_commit() -> N
     assert values(process(shared), "orders") == ["first", "second"]
 
 
+def test_refusal_of_what_was_left_says_which_transaction_and_group_it_is_about() -> None:
+    """Not the one that is refused: that may be of no group at all."""
+    shared = world()
+    made = leaving(shared)
+    made.begin_transaction()
+    made.produce("orders", "third", partition=0)
+    faults(cluster_of(made)).plan = lambda verb, path: (
+        Fault.DENY if verb == "put" and path.startswith("__consumer_offsets") else Fault.NONE
+    )
+    told = "'tx' before this one is committed.*groups \\('readers'\\).*injected refusal"
+    with pytest.raises(TransactionAbortableError, match=told):
+        made.commit_transaction()
+    with pytest.raises(GroupAuthorizationError, match=told):
+        made.abort_transaction()
+    faults(cluster_of(made)).plan = lambda verb, path: Fault.NONE
+    made.abort_transaction()
+    commit(made, "fourth", input_offset=30)
+    made.close()
+    assert moved(shared) == 30
+    check_settled(shared)
+
+
 def test_thread_that_always_has_something_to_send_moves_what_is_left() -> None:
     shared = world()
     made = leaving(shared)
@@ -382,3 +431,22 @@ def test_two_producers_of_a_group_fence_one_another_and_lose_nothing() -> None:
     two.close()
     assert position(process(shared)) == 35
     check_settled(shared)
+
+
+@pytest.mark.parametrize("lost", [("offsets",), ("offsets", "tickets")])
+def test_offsets_left_to_a_group_that_is_damaged_do_not_come_back_after_its_deletion(
+    lost: tuple[str, ...],
+) -> None:
+    """Nor do they overwrite what the group commits next (R47)."""
+    shared = world()
+    made = leaving(shared)
+    operator = process(shared)
+    log = operator.offsets_log(GROUP)
+    row = log.view.rows[GROUP]
+    damaged = {**row.to_values(), **dict.fromkeys(lost, "{damaged")}
+    log.log.commit([row_add(row.path, damaged, size_bytes=1, now_ms=1)], operation="DAMAGE")
+    AdminClient({}, cluster=process(shared)).delete_consumer_groups([GROUP])[GROUP].result()
+    groups = process(shared).groups
+    groups.commit(GROUP, groups.start(GROUP), {"input": {0: 500}})
+    made.close()
+    assert position(recover(shared)) == 500

@@ -13,6 +13,7 @@ from txnlog.admin.descriptions import (
     MemberDescription,
     PendingTransaction,
 )
+from txnlog.admin.state_rows import rows
 from txnlog.admin.topics import by_topic
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import check_partition
@@ -165,7 +166,11 @@ def delete_group(cluster: Cluster, group_id: str, *, by: str) -> None:
     for log in logs:
         # A row's file may be in any shard.
         if group_id in log.view.rows.unreadable:
+            # Its holders may be unreadable, too: what they have left must not come back (D130).
+            left = [row for _, row in rows(cluster) if group_id in {m.group_id for m in row.moves}]
             if _delete_unreadable(log, group_id):
+                for row in left:
+                    cluster.coordinator.finish(row)
                 _delete(cluster, group_id, by=by)
             return
     # Before anyone is fenced.
@@ -227,7 +232,7 @@ def _pending(cluster: Cluster, group: Group) -> list[PendingTransaction]:
         if (
             row is None
             or row.producer_id != holder.producer_id
-            or row.state != TransactionState.ONGOING
+            or row.state is not TransactionState.ONGOING
         ):
             continue
         carried = [one for one in row.pending.tickets if one.group_id == group.group_id]

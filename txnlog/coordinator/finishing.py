@@ -168,17 +168,28 @@ def publish_newest(root: Root, row: TransactionMetadata | None) -> None:
 def move_left_offsets(root: Root, published: Published) -> Published:
     """Step 3 of a published transaction that has left it, unless another process finished it.
 
-    An error has `left` in its context: it says nothing of the transaction that comes next.
+    An error has `left` in its context, and says so: it is not about the transaction that comes
+    next.
     """
     if not published.leaves_offsets:
         return published
     try:
         _move_offsets(root, published.row, published.reading)
     except TxnLogError as error:
-        error.context["left"] = True
-        raise
+        raise _left_error(published.row, error) from error
     reach("offsets.after")
     return Published(published.row, published.phases)
+
+
+def _left_error(row: TransactionMetadata, error: TxnLogError) -> TxnLogError:
+    groups = ", ".join(repr(one.group_id) for one in row.moves)
+    return type(error)(
+        f"The transaction of {row.transactional_id!r} before this one is committed, and its "
+        f"offsets must be in the rows of its groups ({groups}) before the next write of this id. "
+        "They count already, and nothing is lost: remove the cause, then try again. "
+        f"{error.message}",
+        **{**error.context, "left": True},
+    )
 
 
 def complete(root: Root, published: Published) -> TransactionMetadata | None:

@@ -10,7 +10,7 @@ from txnlog.coordinator.fencing import fence_holders, log_line
 from txnlog.coordinator.finishing import publish_newest
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.state_rows import check_run, describe, unmoved
-from txnlog.errors import IllegalGenerationError, OffsetConflictError, StorePermissionError
+from txnlog.errors import IllegalGenerationError, NothingWrittenError, OffsetConflictError
 from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
 from txnlog.protocol.cooperation import current_generation
 from txnlog.protocol.fencing_lines import group_lines
@@ -179,7 +179,8 @@ class GroupCoordinator:
         of these partitions (None: of any).
 
         Call it after the read of the group's row that named them. `but` are not looked at; to
-        `refused` are added those whose decisions this process has no permission to publish.
+        `refused` are added those whose decisions this process cannot publish, as its store takes
+        no writes of it.
         """
         open_ones = []
         for holder, row in self._rows([one for one in holders if one not in but]):
@@ -187,7 +188,7 @@ class GroupCoordinator:
             if row.state.is_prepared and carried:
                 try:
                     publish_newest(self._root, row)
-                except StorePermissionError:
+                except NothingWrittenError:
                     if refused is None:
                         raise
                     refused.append(holder)

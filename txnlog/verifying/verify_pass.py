@@ -10,6 +10,7 @@ from txnlog.errors import ConfigError, TxnLogError, UnknownTopicOrPartitionError
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.shards import OFFSETS_PREFIX, STATE_PREFIX, offsets_table, state_table
+from txnlog.protocol.tickets import with_unmoved
 from txnlog.protocol.topics import INTERNAL_PREFIX, may_be_topic
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.protocol.vacuum import BATCH_FILE
@@ -320,7 +321,7 @@ class VerifyPass:
     # -- across tables ---------------------------------------------------------------------------
 
     def _across(self, existing: set[str]) -> None:
-        groups = {name: row for facts in self._offsets.values() for name, row in facts.rows.items()}
+        groups = self._groups()
         groups_after: dict[str, Group] = {}
         after: dict[str, TransactionMetadata] = {}
         shard_of: dict[int, str] = {}
@@ -355,6 +356,18 @@ class VerifyPass:
         if is_complete:
             across.check_tickets(groups_after, rows, findings, shards=self._offsets_count)
         self._producer_ids()
+
+    def _groups(self) -> dict[str, Group]:
+        """The groups with what producers have left in their rows, which counts, too (D130)."""
+        left: dict[str, list[TransactionMetadata]] = {}
+        for row in (row for facts in self._rows.values() for row in facts.rows.values()):
+            for one in row.moves:
+                left.setdefault(one.group_id, []).append(row)
+        return {
+            name: with_unmoved(group, left.get(name, ()), facts.txns.markers)
+            for facts in self._offsets.values()
+            for name, group in facts.rows.items()
+        }
 
     def _again(self, after: dict[str, TransactionMetadata], shard_of: dict[int, str]) -> bool:
         """Add the rows as they are after the topics were read; False: some are unknown."""
