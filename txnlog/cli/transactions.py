@@ -263,7 +263,8 @@ def fence(
 def delete(context: typer.Context, transactional_id: TransactionalId) -> None:
     """Delete an unreadable state row, by its id or file; the id can be used again.
 
-    A transaction that it had decided but not yet published is lost.
+    A transaction that it had decided but not yet published is lost, and so are offsets that no
+    group's row has yet: the group reads those records again.
     """
     session = session_of(context)
     session.admin().delete_transactions([transactional_id])[transactional_id].result()
