@@ -49,7 +49,7 @@ from txnlog.storage.tables.topic_log import OF_A_TOPIC, TopicLog
 logger = logging.getLogger("txnlog")
 
 _NAMES_SHOWN = 20
-"""So many names of topics an error shows at most, the most similar ones."""
+"""So many names of topics an error shows at most: of more, those that are similar."""
 
 
 class Cluster(Root):
@@ -196,9 +196,10 @@ class Cluster(Root):
         except StorageError:
             # A reader of some topics may have no permission to list the root.
             return ""
-        closest = get_close_matches(missing, names, _NAMES_SHOWN, cutoff=0)
-        more = f" and {len(names) - len(closest)} more" if len(names) > len(closest) else ""
-        return f"; there are: {', '.join(sorted(closest)) or 'none'}{more}"
+        if len(names) <= _NAMES_SHOWN:
+            return f"; there are: {', '.join(names) or 'none'}"
+        closest = ", ".join(get_close_matches(missing, names, _NAMES_SHOWN)) or "none is similar"
+        return f"; there are {len(names)}: {closest}"
 
     def list_topics(self, matches: Callable[[str], bool] = bool) -> list[str]:
         """Names of the live topics, sorted; only those that match are read.

@@ -84,6 +84,8 @@ def test_root_none_means_not_set() -> None:
     for client in (Producer, Consumer, AdminClient):
         with pytest.raises(ConfigError, match="root is missing"):
             client({"txnlog.root": None})
+    with pytest.raises(ConfigError, match="no servers: bootstrap.servers has no effect.*missing"):
+        Producer({"bootstrap.servers": "localhost:9092"})
     assert parse_config({"path": None, "txnlog.root": "/a"}, "admin").root == "/a"
 
 

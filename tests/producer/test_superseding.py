@@ -28,6 +28,7 @@ from tests.producer.following import commit
 from tests.producer.worlds import cluster_of, group, input_at, started, values, world
 from txnlog.admin.client import AdminClient
 from txnlog.admin.descriptions import ConsumerGroupTopicPartitions
+from txnlog.admin.groups import delete_group
 from txnlog.errors import (
     GroupAuthorizationError,
     IllegalGenerationError,
@@ -40,7 +41,7 @@ from txnlog.errors import (
 from txnlog.messages import ConsumerGroupMetadata, TopicPartition
 from txnlog.producer import Producer
 from txnlog.storage.tables.schemas import row_add
-from txnlog.testing.faults import Fault, SharedMemory
+from txnlog.testing.faults import Fault, SharedMemory, SimulatedCrash
 
 MADE = pytest.mark.parametrize("make", [started, deciding], ids=["visible", "decided"])
 Make = Callable[[SharedMemory], Producer]
@@ -433,18 +434,25 @@ def test_two_producers_of_a_group_fence_one_another_and_lose_nothing() -> None:
     check_settled(shared)
 
 
+@pytest.mark.parametrize("dies", [False, True])
 @pytest.mark.parametrize("lost", [("offsets",), ("offsets", "tickets")])
 def test_offsets_left_to_a_group_that_is_damaged_do_not_come_back_after_its_deletion(
-    lost: tuple[str, ...],
+    lost: tuple[str, ...], dies: bool
 ) -> None:
-    """Nor do they overwrite what the group commits next (R47)."""
+    """Nor overwrite what it commits next (R47), also if a first try died after one write."""
     shared = world()
     made = leaving(shared)
-    operator = process(shared)
-    log = operator.offsets_log(GROUP)
+    log = process(shared).offsets_log(GROUP)
     row = log.view.rows[GROUP]
     damaged = {**row.to_values(), **dict.fromkeys(lost, "{damaged")}
     log.log.commit([row_add(row.path, damaged, size_bytes=1, now_ms=1)], operation="DAMAGE")
+    if dies:
+        dying = process(shared)
+        faults(dying).plan = lambda verb, path: (
+            Fault.CRASH_AFTER if verb == "put" and "offsets-" in path else Fault.NONE
+        )
+        with pytest.raises(SimulatedCrash):
+            delete_group(dying, GROUP, by="an operator")
     AdminClient({}, cluster=process(shared)).delete_consumer_groups([GROUP])[GROUP].result()
     groups = process(shared).groups
     groups.commit(GROUP, groups.start(GROUP), {"input": {0: 500}})

@@ -320,8 +320,8 @@ class AdminClient:
         )
 
     def delete_transactions(self, transactional_ids: Iterable[str]) -> Futures[str, None]:
-        """Delete unreadable state rows; their open and unpublished transactions are lost, and offsets
-        that they have left and no group's row has yet.
+        """Delete unreadable state rows; their open and unpublished transactions are lost, and so
+        are offsets that no group's row has yet.
 
         See state_rows.delete_transaction. Errors: TransactionalIdNotFoundError,
         InvalidTxnStateError for a row that can be read.

@@ -162,19 +162,23 @@ def delete_group(cluster: Cluster, group_id: str, *, by: str) -> None:
     If the row's id is unreadable too, `group_id` is the row's file.
     Raises GroupIdNotFoundError, NonEmptyGroupError.
     """
-    logs = cluster.offsets_shards()
-    for log in logs:
-        # A row's file may be in any shard.
-        if group_id in log.view.rows.unreadable:
-            # Its holders may be unreadable, too: what they have left must not come back (D130).
-            left = [row for _, row in rows(cluster) if group_id in {m.group_id for m in row.moves}]
-            if _delete_unreadable(log, group_id):
-                for row in left:
-                    cluster.coordinator.finish(row)
-                _delete(cluster, group_id, by=by)
+    # A row's file may be in any shard.
+    damaged = [log for log in cluster.offsets_shards() if group_id in log.view.rows.unreadable]
+    for log in damaged:
+        if not _delete_unreadable(log, group_id):
             return
-    # Before anyone is fenced.
-    check_empty(require_group(cluster, group_id))
+    group = cluster.groups.describe(group_id)
+    if damaged or group is None or is_gone(group):
+        # Its holders may have been unreadable, too: what they have left must not come back (D130),
+        # also if a call before this one ended here.
+        left = [row for _, row in rows(cluster) if group_id in {m.group_id for m in row.moves}]
+        for row in left:
+            cluster.coordinator.finish(row)
+        if not damaged and not left:
+            require_group(cluster, group_id)
+    else:
+        # Before anyone is fenced.
+        check_empty(group)
     _delete(cluster, group_id, by=by)
 
 

@@ -83,9 +83,10 @@ def parse_config(raw: Mapping[str, object], client: Client) -> Config:
                 values[setting.name] = setting.parse(name, _to_parse(setting, value))
     root = root_of(roots)
     if root is None:
+        servers = "There are no servers: bootstrap.servers has no effect. "
         raise ConfigError(
-            "The cluster's root is missing: set txnlog.root (or path) to a folder or url. There "
-            "are no servers, so bootstrap.servers has no effect.",
+            f"{servers if 'bootstrap.servers' in raw else ''}The cluster's root is missing: set "
+            "txnlog.root (or path) to a folder or url.",
             option="txnlog.root",
         )
     storage = checked_settings(root, storage)
