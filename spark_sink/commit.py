@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from txnlog.coordinator.staged_files import TopicsRead, read_topics
 from txnlog.errors import CheckpointError, TxnLogError
 from txnlog.process.failures import caught
 from txnlog.process.log_level import configure_logging
+from txnlog.protocol.app_transactions import other_records
 from txnlog.protocol.metadata import (
     AppTransaction,
     LastBatch,
@@ -215,15 +217,7 @@ def commit_batch_write(options: Options, tasks: Sequence[StagedTask]) -> None:
         if commit_one_off(cluster, batches, owner, app=app, phases=phases):
             _log("Batch write", (), phases)
         elif app is not None:
-            logger.warning(
-                "txnVersion %d of txnAppId %s is in %s already: this write is skipped, with %s "
-                "records in %s files. To write them anyway, set a higher txnVersion.",
-                app.version,
-                app.app_id,
-                ", ".join(sorted({f"topic {batch.topic}" for batch in batches})),
-                phases.facts["records"],
-                phases.facts["files"],
-            )
+            logger.warning(_skipped(cluster, batches, app))
         return
     with phases.measure("own"):
         row = cluster.coordinator.init_producer_id(
@@ -239,6 +233,33 @@ def _app_transaction(options: Options, phases: Phases) -> AppTransaction | None:
         return None
     phases.facts.update(txnAppId=app_id, txnVersion=str(version))
     return AppTransaction(app_id=app_id, version=version)
+
+
+def _skipped(cluster: Cluster, batches: Sequence[StagedBatch], app: AppTransaction) -> str:
+    """What to say of a batch write that its topics have already; they were just read."""
+    records: Counter[str] = Counter()
+    for batch in batches:
+        records[batch.topic] += batch.num_records
+    memories = {topic: cluster.topic_log(topic).view.txns for topic in records}
+    others = other_records(app, records, memories)
+    pair = f"txnVersion {app.version} of txnAppId {app.app_id}"
+    if not others:
+        topics = ", ".join(f"topic {topic}" for topic in sorted(records))
+        return (
+            f"{pair} is in {topics} already: this write is skipped, with {sum(records.values())} "
+            "records. To write them anyway, set a higher txnVersion."
+        )
+    given = {topic: records[topic] for topic in others}
+    return (
+        f"{pair} is another write: it has {_named(others)}, and the write that is skipped now has "
+        f"{_named(given)}. The skipped records are in no topic. Where a query lost its checkpoint, "
+        "its batch ids began again: let txnAppId name the query (docs/recipes.md, Several topics "
+        "at once), and write the skipped records under another txnAppId or a higher txnVersion."
+    )
+
+
+def _named(records: Mapping[str, int]) -> str:
+    return ", ".join(f"{records[topic]} records in topic {topic}" for topic in sorted(records))
 
 
 def _staging(tasks: Sequence[StagedTask]) -> dict[str, str]:

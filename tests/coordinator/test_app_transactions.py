@@ -31,7 +31,7 @@ from tests.coordinator.test_phases import options, stage
 from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.errors import DuplicateTransactionError, InvalidTxnStateError
-from txnlog.protocol.app_transactions import newest_version, transactional_id_of
+from txnlog.protocol.app_transactions import newest_version, other_records, transactional_id_of
 from txnlog.protocol.metadata import AppTransaction, Owner, StagedBatch
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.storage.delta.delta_log import LogSettings
@@ -229,12 +229,45 @@ def test_skipped_write_is_a_warning_with_its_counts(
 ) -> None:
     """A second, different write under the same pair was skipped at level INFO."""
     pair = options(tmp_path, "write", txnAppId="app", txnVersion="3")
-    commit_batch_write(pair, [stage(tmp_path, ["a"], task=0)])
+    commit_batch_write(pair, [stage(tmp_path, ["a", "b"], task=0)])
     with caplog.at_level(logging.WARNING, "txnlog"):
         commit_batch_write(pair, [stage(tmp_path, ["b", "c"], task=0)])
     [record] = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert "txnVersion 3 of txnAppId app is in topic t already" in record.getMessage()
-    assert "2 records in 1 files" in record.getMessage()
+    assert "skipped, with 2 records" in record.getMessage()
+
+
+def test_skipped_write_of_other_records_is_said_to_be_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a lost checkpoint batch 0 is another batch under the pair of the first batch 0: its
+    records never came, and the query ended well.
+    """
+    pair = options(tmp_path, "write", txnAppId="app", txnVersion="0")
+    commit_batch_write(pair, [stage(tmp_path, ["a"], task=0)])
+    with caplog.at_level(logging.WARNING, "txnlog"):
+        commit_batch_write(pair, [stage(tmp_path, ["b", "c"], task=0)])
+    [record] = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert "another write: it has 1 records in topic t" in record.getMessage()
+    assert "skipped now has 2 records in topic t" in record.getMessage()
+    assert "txnAppId name the query" in record.getMessage()
+
+
+def test_count_of_a_pair_survives_checkpoints_and_ends_with_it() -> None:
+    """A count that a checkpoint drops, or that a newer version leaves behind, says nothing true."""
+    cluster = process(world(settings=SETTINGS), settings=SETTINGS)
+    batches = both(cluster, "first")
+    assert write(cluster, batches, 1)
+    for number in range(15):
+        assert write(cluster, both(cluster, f"n{number}"), number, app_id="other")
+    memory = cluster.topic("orders").view.txns
+    app = AppTransaction(app_id="nightly", version=1)
+    known = sum(batch.num_records for batch in batches if batch.topic == "orders")
+    assert other_records(app, {"orders": known}, {"orders": memory}) == {}
+    assert other_records(app, {"orders": known + 1}, {"orders": memory}) == {"orders": known}
+    assert write(cluster, one(cluster, "orders", "second"), 2)
+    memory = cluster.topic("orders").view.txns
+    assert other_records(app, {"orders": known + 1}, {"orders": memory}) == {}
 
 
 def test_memory_of_the_pair_survives_checkpoints() -> None:

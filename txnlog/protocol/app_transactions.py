@@ -58,6 +58,22 @@ def is_written(app: AppTransaction, versions: Mapping[str, int]) -> bool:
     return bool(having)
 
 
+def other_records(
+    app: AppTransaction, records: Mapping[str, int], memories: Mapping[str, TxnMemory]
+) -> dict[str, int]:
+    """Topic -> records that it has of the pair, if a write of `records` has another number of them.
+
+    Then a write that was skipped is not the one that the topic has. A topic with a higher
+    txnVersion remembers only the records of that one.
+    """
+    found = {}
+    for topic, memory in memories.items():
+        known = memory.application_records.get(app.app_id, records[topic])
+        if memory.applications.get(app.app_id) == app.version and known != records[topic]:
+            found[topic] = known
+    return found
+
+
 def _listed(topics: list[str], versions: Mapping[str, int]) -> str:
     shown = {topic: f"at version {v}" if v >= 0 else "no version" for topic, v in versions.items()}
     return ", ".join(f"topic {topic!r} ({shown[topic]})" for topic in topics)

@@ -29,6 +29,7 @@ from txnlog.protocol.producer_expiry import check_remembered
 from txnlog.protocol.sequences import ProducerStateEntry, check_sequence, observe
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.topics import TopicCommit, TopicState, marker_app_id, sequence_app_id
+from txnlog.protocol.txn_memory import APPLICATION_RECORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,8 @@ def prepare_marker(
     It settles every live `ongoing` header of the producer up to the epoch, publishes on commit
     every staged batch of the manifest with its offsets, and carries the `txn` that refuses any
     later write of the transaction (R4, R5). Written even if there is nothing to mark. A commit
-    records `app` in the same write, so that data and txnVersion appear together.
+    records `app`, and its number of records here, in the same write: data and txnVersion appear
+    together.
     """
     producer_id, txn_epoch = transaction
     if has_marker(state, topic_id, transaction):
@@ -139,11 +141,13 @@ def prepare_marker(
     published: tuple[BatchHeader, ...] = ()
     txns = {marker_app_id(producer_id): txn_epoch}
     if result is TransactionResult.COMMIT:
+        batches = [batch for batch in batches if batch.topic_id == topic_id]
         if app is not None:
             txns[app.app_id] = app.version
+            txns[APPLICATION_RECORDS + app.app_id] = sum(batch.num_records for batch in batches)
         published = _place(
             state,
-            [batch for batch in batches if batch.topic_id == topic_id],
+            batches,
             status=COMMITTED,
             producer=transaction,
             base_sequences={},

@@ -12,6 +12,8 @@ EXPIRED_TRANSACTIONS = "txnlog/expired/transactions"
 EXPIRED_PRODUCERS = "txnlog/expired/producers"
 EXPIRING_TRANSACTIONS = "txnlog/expiring/transactions"
 VACUUM_AGE = "txnlog/vacuum/age"
+APPLICATION_RECORDS = "txnlog/records/"
+"""With a txnAppId: how many records the write of its newest txnVersion has here."""
 
 VACUUM_AGE_MS_DEFAULT = 7 * 86_400_000
 """Unreferenced files older than this are deleted; staged ones older than half are rejected."""
@@ -53,7 +55,8 @@ class TxnMemory:
     """State of all `txn` actions, applied in log order; of a checkpoint, horizons come first.
 
     `markers` maps producer id -> newest transaction epoch that has ended here, `sequences`
-    (producer id, partition) -> last sequence, `applications` txnAppId -> txnVersion. An `expired`
+    (producer id, partition) -> last sequence, `applications` txnAppId -> txnVersion,
+    `application_records` txnAppId -> records of that txnVersion. An `expired`
     action removes entries last written before its version, a time, but no txnVersion; see
     txnlog.protocol.producer_expiry and app_transactions. `vacuum_age_ms` is the smallest age that
     any vacuum of this table has used, `vacuumed_ms` the store's time of the newest vacuum.
@@ -61,6 +64,7 @@ class TxnMemory:
 
     markers: AgedVersions[int] = field(default_factory=AgedVersions)
     applications: AgedVersions[str] = field(default_factory=AgedVersions)
+    application_records: dict[str, int] = field(default_factory=dict)
     sequences: AgedVersions[tuple[int, int]] = field(default_factory=AgedVersions)
     transactions_expired_ms: int = -1
     producers_expired_ms: int = -1
@@ -78,6 +82,8 @@ class TxnMemory:
             self.sequences.put(key, version, updated_ms)
         elif not app_id.startswith(TXN_PREFIX):
             self.applications.put(app_id, version, updated_ms)
+        elif app_id.startswith(APPLICATION_RECORDS):
+            self.application_records[app_id[len(APPLICATION_RECORDS) :]] = version
         elif app_id == EXPIRED_TRANSACTIONS:
             self.transactions_expired_ms = version
             self.markers.expire(version)

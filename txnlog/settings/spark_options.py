@@ -296,7 +296,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         parse=identifier,
         applies_to=frozenset({"write"}),
         doc="With `txnVersion`: makes batch writes idempotent, as in a Delta table; each topic "
-        "gets the rows of one pair once. Cannot be combined with `transactional.id`.",
+        "gets the rows of one pair once. In `foreachBatch` it names the query, see "
+        "[recipes](recipes.md#several-topics-at-once). Cannot be combined with "
+        "`transactional.id`.",
     ),
     Option(
         name="txnVersion",

@@ -22,6 +22,7 @@ from txnlog.protocol.app_transactions import RETENTION_PROPERTY as TXN_RETENTION
 from txnlog.protocol.txn_memory import (
     EXPIRED_PRODUCERS,
     EXPIRED_TRANSACTIONS,
+    APPLICATION_RECORDS,
     TXN_PREFIX,
     is_expired,
     is_horizon,
@@ -209,7 +210,10 @@ def _without_old(
     retention_ms = interval_ms(properties.get(TXN_RETENTION_PROPERTY, ""))
     if retention_ms is None or not len(txns):
         return txns
-    is_application = pc.invert(pc.starts_with(txns.field("appId"), TXN_PREFIX))
+    is_application = pc.or_(
+        pc.invert(pc.starts_with(txns.field("appId"), TXN_PREFIX)),
+        pc.starts_with(txns.field("appId"), APPLICATION_RECORDS),
+    )
     is_old = pc.less(txns.field("lastUpdated"), now_ms() - retention_ms).fill_null(False)
     return _without(txns, pc.and_(is_application, is_old))
 
