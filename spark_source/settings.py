@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -19,6 +18,7 @@ from spark_source.offsets import (
 from txnlog.errors import ConfigError
 from txnlog.protocol.group_metadata import Positions
 from txnlog.settings.options import Options, parse_options
+from txnlog.settings.patterns import compiled
 from txnlog.settings.spark_options import Operation
 
 COMMITTED = "committed"
@@ -41,7 +41,7 @@ class Subscription:
         """Whether the option selects the topic, which need not exist."""
         if self.pattern is None:
             return topic in self.partitions
-        return re.fullmatch(self.pattern, topic) is not None
+        return compiled(self.option, self.pattern).matches(topic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -280,7 +280,14 @@ def test_versions_of_batch_writes_expire_and_ours_do_not(world: World) -> None:
     property_ = {"delta.setTransactionRetentionDuration": "interval 1 days"}
     world.commit(replace(world.metadata, configuration=property_))
     now_ms = world.store.now_ms()
-    for app_id in ("nightly", "txnlog/records/nightly", "txnlog/7", "txnlog/7-1", "txnlog/end/0", "txnlog/start/0"):
+    for app_id in (
+        "nightly",
+        "txnlog/records/nightly",
+        "txnlog/7",
+        "txnlog/7-1",
+        "txnlog/end/0",
+        "txnlog/start/0",
+    ):
         world.commit(Txn(app_id, 3, now_ms - 2 * DAY_MS))
     world.commit(Txn("young", 3, now_ms - DAY_MS // 2), Txn("untimed", 3))
     for _ in range(2):

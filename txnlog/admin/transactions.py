@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
 
 from txnlog.admin.descriptions import (
@@ -20,7 +19,6 @@ from txnlog.coordinator.fencing import transition
 from txnlog.coordinator.state_rows import as_shown
 from txnlog.errors import (
     ConcurrentTransactionsError,
-    ConfigError,
     InvalidTxnStateError,
     ObjectNotFoundError,
 )
@@ -33,6 +31,7 @@ from txnlog.protocol.revocation import prepare_abort_open, prepare_revoke
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.topics import TopicState
 from txnlog.protocol.transitions import TIMEOUT_MS_MAX, Done, Transition, prepare_fence
+from txnlog.settings.patterns import compiled
 from txnlog.storage.tables.topic_log import TopicLog
 
 TIMESTAMPS_US = 2**62
@@ -57,10 +56,7 @@ def list_transactions(
     Unreadable rows have an error, and only the pattern applies to them.
     Raises ConfigError for an invalid regular expression.
     """
-    try:
-        matches = re.compile(pattern or "").fullmatch if pattern else None
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ConfigError(f"{pattern!r} is not a regular expression: {error}.") from None
+    matches = compiled("pattern", pattern).matches if pattern else None
     now_ms = cluster.store.clock.now_ms()
     found = []
     for number, row in shown_rows(cluster):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 
@@ -12,7 +11,7 @@ from txnlog.errors import TxnLogError, UnknownTopicOrPartitionError
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.membership import assigned_count
 from txnlog.protocol.topics import check_topic_name
-from txnlog.settings.values import pattern
+from txnlog.settings.patterns import compiled
 from txnlog.storage.tables.topic_log import TopicLog
 
 logger = logging.getLogger("txnlog")
@@ -33,12 +32,12 @@ def resolve(
     patterns = []
     for entry in subscription:
         if entry.startswith(PATTERN_PREFIX):
-            patterns.append(re.compile(entry))
+            patterns.append(compiled("topics", entry, whole=False))
         else:
             names.add(entry)
     failed = None
     if patterns:
-        surveyed = cluster.survey_topics(lambda name: any(p.match(name) for p in patterns))
+        surveyed = cluster.survey_topics(lambda name: any(p.matches(name) for p in patterns))
         for name, found in surveyed.items():
             if isinstance(found, TopicLog):
                 names.add(name)
@@ -67,7 +66,7 @@ def check_subscription(topics: Iterable[str]) -> None:
         if not topic.startswith(PATTERN_PREFIX):
             check_topic_name(topic)
             continue
-        pattern("topics", topic)
+        compiled("topics", topic, whole=False)
 
 
 class PartitionCounts:

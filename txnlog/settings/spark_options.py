@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from txnlog.protocol.transitions import TIMEOUT_MS_DEFAULT
 from txnlog.settings.names import NUM_PARTITIONS_DEFAULT
+from txnlog.settings.patterns import topic_pattern
 from txnlog.settings.values import (
     CODECS,
     COMPRESSION_DOC,
@@ -19,7 +20,6 @@ from txnlog.settings.values import (
     duration_ms,
     identifier,
     not_negative,
-    pattern,
     positive,
     positive_int,
     publication,
@@ -77,10 +77,11 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         name="subscribePattern",
-        parse=pattern,
+        parse=topic_pattern,
         applies_to=READS,
-        doc="Regular expression (Python's `re`) that a topic's whole name must match. Topics "
-        "created later are read from their earliest offset; a deleted topic is data loss.",
+        doc="Regular expression (RE2's syntax, and lookahead at its beginning) that a topic's "
+        "whole name must match. Topics created later are read from their earliest offset; a "
+        "deleted topic is data loss.",
     ),
     Option(
         name="assign",

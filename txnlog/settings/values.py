@@ -160,19 +160,6 @@ def timestamp_ms(name: str, value: str) -> int:
     return time_ms
 
 
-def pattern(name: str, value: str) -> str:
-    """A regular expression. Raises ConfigError."""
-    expression = text(name, value).strip()
-    try:
-        re.compile(expression)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ConfigError(
-            f"Option {name} is {shown(value)}, which is not a regular expression: {error}.",
-            option=name,
-        ) from None
-    return expression
-
-
 def _whole(name: str, value: str) -> int:
     try:
         return int(value.strip())

@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 from txnlog.process import arrow_compute as pc
 from txnlog.protocol.app_transactions import RETENTION_PROPERTY as TXN_RETENTION_PROPERTY
 from txnlog.protocol.txn_memory import (
+    APPLICATION_RECORDS,
     EXPIRED_PRODUCERS,
     EXPIRED_TRANSACTIONS,
-    APPLICATION_RECORDS,
     TXN_PREFIX,
     is_expired,
     is_horizon,
