@@ -1,7 +1,6 @@
 """Registers format `txnlog`: Spark imports every top-level module named `pyspark_*`.
 
-A failing import here would hide every Python data source of the session, so the top level imports
-only pyspark.sql.datasource; each method imports what it needs.
+A failing import would hide all Python data sources: only pyspark.sql.datasource is at the top.
 """
 
 from __future__ import annotations
@@ -24,6 +23,12 @@ __all__ = ["DefaultSource"]
 
 class DefaultSource(DataSource):
     """Format `txnlog`: batch and stream, source and sink. No method does I/O."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        import spark_source.pyspark_version as version
+
+        version.check_pyspark()
+        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:

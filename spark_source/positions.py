@@ -155,6 +155,30 @@ def check_in_log(positions: Positions, snapshots: Snapshots) -> tuple[MutablePos
     return checked, losses
 
 
+def check_selected(logged: SourceOffset, subscription: Subscription) -> None:
+    """Raise DataLossError if the checkpoint has read what the option no longer selects."""
+    left = {
+        topic: [
+            partition for partition in partitions if not _selects(subscription, topic, partition)
+        ]
+        for topic, partitions in logged.positions.items()
+    }
+    named = [f"{topic} (partitions {', '.join(map(str, p))})" for topic, p in left.items() if p]
+    if named:
+        raise DataLossError(
+            f"The checkpoint is of a query that read other topics: {'; '.join(named)}, which "
+            f"option {subscription.option} does not select now. Start the query with its former "
+            "option, or with a new checkpointLocation. To give up what it has not read of them "
+            "set option failOnDataLoss=false.",
+            option=subscription.option,
+        )
+
+
+def _selects(subscription: Subscription, topic: str, partition: int) -> bool:
+    assigned = subscription.partitions.get(topic)
+    return subscription.matches(topic) and (assigned is None or partition in assigned)
+
+
 def continue_from(
     logged: SourceOffset, subscription: Subscription, wanted: Wanted, snapshots: Snapshots
 ) -> tuple[MutablePositions, MutablePositions, list[str]]:
@@ -374,7 +398,7 @@ def _beyond(topic: str, partition: int, offset: int, high: int) -> str:
 def _gone(
     topic: str, partition: int, offset: int, wanted: Wanted, subscription: Subscription
 ) -> str:
-    if subscription.matches(topic) and topic not in wanted:
+    if _selects(subscription, topic, partition) and topic not in wanted:
         return (
             f"topic {topic} was deleted; its partition {partition} was read up to offset {offset}"
         )

@@ -20,6 +20,7 @@ from spark_source.positions import (
     Snapshots,
     check_in_log,
     check_ranges,
+    check_selected,
     continue_from,
     ends_of,
     limit_ends,
@@ -311,6 +312,8 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Positions of a query that continues, and those that differ from its last offset."""
         settings = self._settings
         wanted = wanted_partitions(settings.subscription, snapshots)
+        if settings.fail_on_data_loss:
+            check_selected(logged, settings.subscription)
         positions, moved, losses = continue_from(logged, settings.subscription, wanted, snapshots)
         self._topics.report(losses)
         if settings.fail_on_data_loss:

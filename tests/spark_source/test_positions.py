@@ -11,6 +11,7 @@ from spark_source.positions import (
     TopicSnapshot,
     check_in_log,
     check_ranges,
+    check_selected,
     continue_from,
     data_loss,
     ends_of,
@@ -20,7 +21,12 @@ from spark_source.positions import (
     wanted_partitions,
 )
 from spark_source.settings import Subscription
-from txnlog.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from txnlog.errors import (
+    ConfigError,
+    DataLossError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
 
 
 def snapshot(
@@ -174,6 +180,23 @@ def test_continue_topic_deleted_or_no_longer_subscribed_is_a_loss() -> None:
     assert losses == [
         "partition 0 of topic t was read up to offset 7, and option assign no longer names it"
     ]
+
+
+def test_checkpoint_of_another_subscription_is_said_first() -> None:
+    """It was "Records were removed ... Retention removed them", and nobody looked at the option."""
+    offset = logged({"gone": {0: 3}, "t": {0: 7, 1: 0}})
+    everything = Subscription(option="subscribe", partitions={"t": None, "gone": None})
+    check_selected(offset, everything)
+    one = Subscription(option="subscribe", partitions={"t": None})
+    with pytest.raises(DataLossError) as failure:
+        check_selected(offset, one)
+    assert str(failure.value).startswith(
+        "The checkpoint is of a query that read other topics: gone"
+    )
+    assert "new checkpointLocation" in str(failure.value)
+    assigned = Subscription(option="assign", partitions={"t": (1,), "gone": None})
+    with pytest.raises(DataLossError, match=r"t \(partitions 0\), which option assign"):
+        check_selected(offset, assigned)
 
 
 def test_ranges_in_the_log_pass_and_empty_ones_are_left_out() -> None:

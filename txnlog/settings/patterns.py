@@ -12,7 +12,8 @@ from functools import lru_cache
 
 from txnlog.errors import ConfigError
 from txnlog.process import arrow_compute as pc
-from txnlog.settings.values import shown, text
+from txnlog.settings.arguments import shown
+from txnlog.settings.values import text
 
 _AHEAD = {"(?!": False, "(?=": True}
 
