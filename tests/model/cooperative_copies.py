@@ -23,9 +23,13 @@ from tests.model.spark_owner import GROUP, INPUT, State
 from tests.model.values import Stored
 from txnlog.protocol.cooperation import COOPERATIVE, is_member_of, keeps_partitions
 from txnlog.protocol.group_metadata import Group
+from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.membership import MembershipStatus, is_fenced, membership_status
 
 KEEPS_AFTER_A_GAP = "a member keeps its position whatever generations it has missed"
+
+RETURNS_AT_ONCE = "a partition comes back to who has just revoked it in the next generation"
+EXPELLED_IS_NOBODY = "a commit does not ask for the partitions of a member that was expelled"
 
 NO_TXN: Pc = ("none",)
 REFUSED: Pc = ("refused",)
@@ -71,6 +75,9 @@ class CooperativeMembers(Members):
             yield label, wrote, ("member", lost, after, txn)
         if reader[0] == "poll":
             yield from self._between(stored, pc, name)
+        if self._revokes(stored, pc, name):
+            sent: Pc = ("own", reader[1], *txn[2:])
+            yield f"{name} sends offsets in on_revoke", stored, ("member", losses, reader, sent)
         if txn[0] in (NO_TXN[0], REFUSED[0], LEFT):
             return
         # The id that it had when it read the record.
@@ -78,6 +85,17 @@ class CooperativeMembers(Members):
         for label, wrote, after in super()._member(stored, number, txn, mine):
             then = self._between_two(after) if after[0] == "poll" else after
             yield label, wrote, DEAD if after == DEAD else ("member", losses, reader, then)
+
+    def _revokes(self, stored: Stored, pc: Pc, name: str) -> bool:
+        """Whether it is in on_revoke, and has read a record of before: there it asks under which
+        generation it may still commit that.
+        """
+        _, _, reader, txn = pc
+        group = self.world.group(stored, GROUP)
+        if reader[0] != "rejoin" or group is None or name not in group.members:
+            return False
+        is_asked = group.generation == reader[1] and group.members[name].revoking
+        return bool(is_asked) and txn[:3] == ("own", reader[1] - 1, name)
 
     def _between_two(self, after: Pc) -> Pc:
         """Where its producer stands; `after` may end with what it has left."""
@@ -98,6 +116,22 @@ class CooperativeMembers(Members):
             if txn[:3] == (LEFT, generation, name):
                 begun = self._next(begun[1:], txn[3])
             yield f"{name} reads {offset}", stored, ("member", losses, reads, begun)
+
+    def _met_by(self, group: Group | None, name: str) -> Group | None:
+        if RETURNS_AT_ONCE not in self.broken or group is None or name not in group.members:
+            return group
+        forgot = replace(group.members[name], revoking={})
+        return replace(group, members={**group.members, name: forgot})
+
+    def _request(self, stored: Stored, name: str, generation: int, offset: int) -> GroupOffsets:
+        request = super()._request(stored, name, generation, offset)
+        group = self.world.group(stored, GROUP)
+        if EXPELLED_IS_NOBODY in self.broken and group is not None and name in group.members:
+            owners = [m for m in group.assignment if self._part(group, m)]
+            if owners and not group.members.keys() & set(owners):
+                # Nobody that it sees has the partition.
+                return replace(request, generation=group.generation, member_id="")
+        return request
 
     def _consume(
         self, stored: Stored, number: int, pc: Pc, name: str, former: str

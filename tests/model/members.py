@@ -17,7 +17,7 @@ from tests.model.spark_owner import GROUP, INPUT, REGISTRATIONS_MAX, SparkOwner,
 from tests.model.values import OffsetsTable, Stored, Wrote, staged
 from tests.model.world import World
 from txnlog.protocol.cooperation import is_member_of
-from txnlog.protocol.group_metadata import Member
+from txnlog.protocol.group_metadata import Group, Member
 from txnlog.protocol.groups import GroupOffsets, OffsetsCommit
 from txnlog.protocol.membership import (
     GroupObservation,
@@ -168,7 +168,7 @@ class Members(SparkOwner):
     def _join(self, stored: Stored, name: str, released: int, former: str = "") -> Wrote:
         def decide(table: OffsetsTable, _: int) -> OffsetsCommit | None:
             return prepare_join(
-                table.groups.get(GROUP),
+                self._met_by(table.groups.get(GROUP), name),
                 group_id=GROUP,
                 member_id=name,
                 member=self.static if "R" in self.names and name[0] in "AR" else self.member,
@@ -179,6 +179,10 @@ class Members(SparkOwner):
             )
 
         return self.world.change_offsets(stored, ("join", name, released, former), decide)
+
+    def _met_by(self, group: Group | None, name: str) -> Group | None:
+        """The row that a member decides to join by."""
+        return group
 
     def _wait(self, stored: Stored, name: str, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
         _, released, joins = pc

@@ -83,6 +83,7 @@ def test_cooperative_members_copy_every_record_once() -> None:
     assert {"A keeps 1", "A revokes", "A rejoins with 1", "B1 fetches 0"} <= result.labels
     assert "B registers to 1: UnknownMemberIdError" in result.labels
     assert any(re.fullmatch(r"B1 fences idA ticket \d", label) for label in result.labels)
+    assert "A sends offsets in on_revoke" in result.labels
 
 
 def test_cooperative_members_copy_one_record_after_another() -> None:
@@ -116,6 +117,8 @@ def test_cooperative_members_that_leave_offsets_copy_every_record_once() -> None
         (REGISTERS_UNDER_ANY, "twice"),
         (copies.KEEPS_AFTER_A_GAP, "twice"),
         (KEEPS_ITS_ID, "twice"),
+        (copies.RETURNS_AT_ONCE, "twice"),
+        (copies.EXPELLED_IS_NOBODY, "twice"),
     ],
 )
 def test_search_finds_copies_that_a_missing_rule_lets_through(rule: str, what: str) -> None:

@@ -15,9 +15,8 @@ from tests.model.search import assert_breaks, assert_holds, search
 from tests.model.tickets import Tickets
 from tests.model.tickets_transactions import Client
 
-BY_BUMP = ("bump", "fence", "init", "reg", "read")
-"""A newcomer that registers in a write of its own, once it has its id."""
-JOINING = ("join", "fence", "init", "reg", "read")
+JOINING = ("init", "join", "fence", "read", "reg")
+"""A member of a generation that another one has begun."""
 OLD = Client("O", "old", 0, dies=True, size=1)
 HOLDING = OLD._replace(holds=True)
 EAGER = OLD._replace(eager=True)
@@ -43,12 +42,12 @@ def late(id: int, mode: str = "new", **more: object) -> Client:
 
 
 HOLDING_CASES: dict[str, Case] = {
-    "a newcomer, registered by a write of its own": lambda: Tickets(
-        OLD, new(1, flow=BY_BUMP), inputs=3
-    ),
-    "the same with the old id": lambda: Tickets(OLD, new(0, flow=BY_BUMP), inputs=3),
-    "a newcomer, registered as its generation begins": lambda: Tickets(OLD, new(1)),
-    "the same with the id of the old run": lambda: Tickets(OLD, new(0)),
+    "a query without its checkpoint": lambda: Tickets(OLD, new(1), inputs=3),
+    "the same with the old id": lambda: Tickets(OLD, new(0), inputs=3),
+    "a member and its producer": lambda: Tickets(OLD, new(1, "member"), inputs=3),
+    "the same with the id of the old run": lambda: Tickets(OLD, new(0, "member"), inputs=3),
+    "a sweeper forgets whom it may": lambda: Tickets(OLD, new(1), inputs=3, forgets=True),
+    "it forgets while the row expires": lambda: Tickets(OLD, new(1), expiries=1, forgets=True),
     "the row expires under the old run": lambda: Tickets(OLD, new(1), expiries=1),
     "it expires, and the old query starts again": lambda: Tickets(
         OLD, new(1), RESUMED, expiries=1, helpers=0
@@ -72,10 +71,8 @@ HOLDING_CASES: dict[str, Case] = {
     "a run that registers again for less": lambda: Tickets(AGAIN, PART, split=True),
     "a run that registers for more": lambda: Tickets(GROWING, PART, split=True),
     "for what another reads": lambda: Tickets(GROWING, OTHER_PART, split=True),
-    "it grows beside a newcomer": lambda: Tickets(
-        GROWING, new(1, part=0, flow=BY_BUMP), split=True
-    ),
-    "beside one of its id": lambda: Tickets(GROWING, new(0, part=0, flow=BY_BUMP), split=True),
+    "it grows beside a newcomer": lambda: Tickets(GROWING, new(1, part=0), split=True),
+    "beside one of its id": lambda: Tickets(GROWING, new(0, part=0), split=True),
 }
 
 LARGE_CASES: dict[str, Case] = {
@@ -91,10 +88,10 @@ LARGE_CASES: dict[str, Case] = {
     "a newcomer with the old id, and the old query": lambda: Tickets(OLD, new(0), RESUMED),
     "two newcomers and the old query": lambda: Tickets(OLD, new(1), RESUMED, late(2), helpers=0),
     "two members take over two partitions": lambda: Tickets(
-        OLD, new(1, part=0, flow=BY_BUMP), late(2, part=1, flow=JOINING), split=True
+        OLD, new(1, part=0), late(2, part=1, flow=JOINING), split=True
     ),
     "the first of them with the old id": lambda: Tickets(
-        OLD, new(0, part=0, flow=BY_BUMP), late(2, part=1, flow=JOINING), split=True
+        OLD, new(0, part=0), late(2, part=1, flow=JOINING), split=True
     ),
     "an eager transaction and two newcomers": lambda: Tickets(EAGER, new(1, dies=True), late(2)),
     "a reader beside a newcomer": lambda: Tickets(OLD, new(1), READER),
@@ -139,19 +136,19 @@ BROKEN: dict[str, tuple[Case, str]] = {
         "twice",
     ),
     "reads before it fences": (
-        lambda: Tickets(OLD, new(1, flow=("init", "start", "read", "fence"))),
+        lambda: Tickets(OLD, new(1, flow=("bump", "read", "fence", "init", "reg"))),
         "twice",
     ),
     "fences before its generation begins": (
-        lambda: Tickets(OLD, new(1, flow=("init", "look", "fence", "late", "read"))),
+        lambda: Tickets(OLD, new(1, flow=("look", "fence", "late", "read", "init", "reg"))),
         "twice",
     ),
     "fences the holders of an earlier read": (
-        lambda: Tickets(OLD, new(1, flow=("init", "look", "late", "fence", "read"))),
+        lambda: Tickets(OLD, new(1, flow=("look", "late", "fence", "read", "init", "reg"))),
         "twice",
     ),
     "a newcomer does not register": (
-        lambda: Tickets(OLD, new(1, flow=("bump", "fence", "init", "read")), late(2)),
+        lambda: Tickets(OLD, new(1, flow=("bump", "fence", "read", "init")), late(2)),
         "twice",
     ),
     "a reset writes before it fences": (
@@ -197,10 +194,12 @@ BROKEN: dict[str, tuple[Case, str]] = {
         lambda: Tickets(OLD, new(1), expiries=1, broken=broken(rules.ABSENT_ACCEPTS)),
         "twice",
     ),
-    "nothing is checked when a run registers": (
-        lambda: Tickets(
-            OLD, new(1), broken=broken(rules.REGISTERS_UNCHECKED, rules.NO_OVERLAP_CHECK)
-        ),
+    rules.REGISTERS_UNCHECKED: (
+        lambda: Tickets(OLD, new(1), broken=broken(rules.REGISTERS_UNCHECKED)),
+        "twice",
+    ),
+    rules.OWN_UNFENCED: (
+        lambda: Tickets(OLD, new(0), broken=broken(rules.OWN_UNFENCED)),
         "twice",
     ),
     rules.NO_OVERLAP_CHECK: (
@@ -210,8 +209,8 @@ BROKEN: dict[str, tuple[Case, str]] = {
     "a member fences nobody": (
         lambda: Tickets(
             OLD,
-            new(1, part=0, flow=BY_BUMP),
-            late(2, part=1, flow=("join", "init", "reg", "read")),
+            new(1, part=0),
+            late(2, part=1, flow=("init", "join", "read", "reg")),
             split=True,
             broken=broken(rules.NO_OVERLAP_CHECK),
         ),
@@ -230,7 +229,7 @@ BROKEN: dict[str, tuple[Case, str]] = {
     rules.FENCES_BY_OLD_READ: (
         lambda: Tickets(
             OLD,
-            new(1, flow=("rows", "init", "start", "fence", "read")),
+            new(1, flow=("rows", "bump", "fence", "read", "init", "reg")),
             RESUMED,
             expiries=1,
             helpers=0,
@@ -241,6 +240,12 @@ BROKEN: dict[str, tuple[Case, str]] = {
     rules.LOOKS_ONCE: (
         lambda: Tickets(
             OLD, new(1, "copy"), late(2, "copy"), helpers=0, broken=broken(rules.LOOKS_ONCE)
+        ),
+        "twice",
+    ),
+    rules.FORGETS_DECIDED: (
+        lambda: Tickets(
+            OLD, new(1), late(2), forgets=True, helpers=0, broken=broken(rules.FORGETS_DECIDED)
         ),
         "twice",
     ),
@@ -278,15 +283,15 @@ BROKEN: dict[str, tuple[Case, str]] = {
         "said aborted, yet decided",
     ),
     rules.INIT_DROPS_DECIDED: (
-        lambda: Tickets(OLD, new(0), broken=broken(rules.INIT_DROPS_DECIDED)),
+        lambda: Tickets(OLD, new(0, "member"), broken=broken(rules.INIT_DROPS_DECIDED)),
         "never published",
     ),
     rules.INIT_RENAMES_DECIDED: (
-        lambda: Tickets(OLD, new(0), broken=broken(rules.INIT_RENAMES_DECIDED)),
+        lambda: Tickets(OLD, new(0, "member"), broken=broken(rules.INIT_RENAMES_DECIDED)),
         "never published",
     ),
     rules.CHAIN_IGNORES_OWNER: (
-        lambda: Tickets(OLD, new(0), inputs=3, broken=broken(rules.CHAIN_IGNORES_OWNER)),
+        lambda: Tickets(OLD, new(0, "member"), inputs=3, broken=broken(rules.CHAIN_IGNORES_OWNER)),
         "said aborted, yet decided",
     ),
     rules.FLOOR_ONLY_DECIDED: (
@@ -339,12 +344,6 @@ COVERED: dict[str, Case] = {
     # The floor alone refuses the eager transaction: the abort lets readers of stable offsets go on.
     rules.FENCE_LEAVES_ONGOING: lambda: Tickets(
         EAGER, new(1), broken=broken(rules.FENCE_LEAVES_ONGOING)
-    ),
-    # A former run of the id is fenced by the epoch.
-    rules.OWN_UNFENCED: lambda: Tickets(OLD, new(0), broken=broken(rules.OWN_UNFENCED)),
-    # Who comes late meets the newer holder, and fences it: no harm but to the newer one.
-    rules.REGISTERS_UNCHECKED: lambda: Tickets(
-        OLD, new(1), broken=broken(rules.REGISTERS_UNCHECKED)
     ),
     # The floor refuses what was read under an older generation.
     rules.READ_UNCHECKED: lambda: Tickets(

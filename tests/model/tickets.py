@@ -5,7 +5,9 @@ it lands by the project's own functions; a process may be slow between steps, di
 land after its death, or lose a reply. Processes are one program with different flows:
 
     old      registers, then a transaction for each input, chained or completed in between
-    new      a newcomer: takes its id, begins a generation and registers, fences, reads, processes
+    new      a query without its checkpoint: begins a generation, fences, reads, plans; its sink
+             takes an id, and registers with the start of the batch
+    member   a consumer whose producer has its id before, and registers without a start
     replace  the same as a static member that takes another's seat under its generation
     resume   a new run of the old id, with the generation and position of its checkpoint
     copy     another id that goes on under the same generation (a copied checkpoint)
@@ -33,6 +35,7 @@ class Tickets(Clients):
         inputs: int = 2,
         helpers: int = 1,
         expiries: int = 0,
+        forgets: bool = False,
         lost: bool = True,
         seats: bool = False,
         lets_go: bool = False,
@@ -50,6 +53,7 @@ class Tickets(Clients):
             broken=broken,
         )
         self.shape = helpers, expiries
+        self.forgets = forgets
         self.moves_offsets = any(c.mode in ("reset", "plain") for c in clients)
 
     # -- the search ------------------------------------------------------------------------------
@@ -67,7 +71,7 @@ class Tickets(Clients):
         ]
         stored = self.place.empty()
         none: frozenset[Txn] = frozenset()
-        return State(stored, 0, tuple(places), (None,) * helpers, none, none, expiries)
+        return State(stored, 0, tuple(places), (None,) * helpers, none, none, expiries, -1)
 
     def steps(self, state: State) -> Iterator[Step]:
         for number, client in enumerate(self.clients):
@@ -78,6 +82,8 @@ class Tickets(Clients):
                         yield f"{client.letter} {label}", after
         for number, has in enumerate(state.helpers):
             yield from self._helper(state, number, has)
+        if self.forgets:
+            yield from self._forgetting(state)
         if state.expiries:
             for name in range(self.place.names):
                 stored = self.place.expire(state.stored, name)
@@ -177,6 +183,18 @@ class Tickets(Clients):
         return None
 
     # -- sweepers --------------------------------------------------------------------------------
+
+    def _forgetting(self, state: State) -> Iterator[Step]:
+        """A sweeper reads a group, then the row of a holder of it, and lets the group forget it."""
+        if state.forgets >= 0:
+            holder = self.holders[state.forgets]
+            stored = self.place.forget(state.stored, holder)
+            yield f"H forgets ticket {holder.ticket}", state._replace(stored=stored, forgets=-1)
+            return
+        for holder in self.place.group(state.stored).tickets.holders:
+            if self.place.is_over(state.stored, holder):
+                number = self.holders.put(holder)
+                yield f"H sees ticket {holder.ticket} over", state._replace(forgets=number)
 
     def _helper(self, state: State, number: int, has: tuple[int, Txn] | None) -> Iterator[Step]:
         def put(value: tuple[int, Txn] | None, stored: Stored) -> State:

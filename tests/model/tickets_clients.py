@@ -12,11 +12,12 @@ from tests.model.tickets_rules import (
     GIVES_UP_SUPERSEDED,
     LOOKS_ONCE,
     NO_OVERLAP_CHECK,
+    OWN_UNFENCED,
     READ_UNCHECKED,
     READS_GROUP_ONCE,
     REGISTERS_BEFORE_INIT,
 )
-from tests.model.tickets_transactions import UNDER_OLD, Step, Transactions, Turn
+from tests.model.tickets_transactions import NAMES_START, Step, Transactions, Turn
 from txnlog.protocol.tickets import MustFence
 
 
@@ -58,26 +59,15 @@ class Clients(Transactions):
             f"inits id{client.id}", stored, **{**changes, "pos": pos, **self._next(after, pos)}
         )
 
-    def _start(self, t: Turn) -> Iterator[Step]:
-        state, number, client, at, go = t.state, t.number, t.client, t.at, t.go
-        holder = self._holder(t)
-        stored, found = self.place.start(state.stored, holder, self._partitions(client))
-        met = self._met(found.to_fence)
-        after = go(
-            f"begins generation {found.group.generation}, meets {len(met)}",
-            stored,
-            generation=found.group.generation,
-            ticket=found.ticket,
-            todo=met,
-            **self._next(at),
-        )
-        yield after[0], after[1]._replace(seat=number)
-
     def _bump(self, t: Turn) -> Iterator[Step]:
         state, at, go = t.state, t.at, t.go
         stored = self.place.bump(state.stored)
         row = self.place.group(stored)
-        met = self._met(self.place.group(state.stored).tickets.holders)
+        holders = self.place.group(state.stored).tickets.holders
+        if OWN_UNFENCED in self.broken:
+            own = f"id{t.client.id}"
+            holders = tuple(one for one in holders if one.transactional_id != own)
+        met = self._met(holders)
         generation = row.generation
         yield go(
             f"bumps to {generation}", stored, generation=generation, todo=met, **self._next(at)
@@ -97,13 +87,9 @@ class Clients(Transactions):
 
     def _late(self, t: Turn) -> Iterator[Step]:
         """Broken: begins the generation, and fences who was registered before it looked."""
-        state, client, at, go = t.state, t.client, t.at, t.go
-        stored, found = self.place.start(state.stored, self._holder(t), self._partitions(client))
-        generation = found.group.generation
-        yield go(
-            "begins a generation", stored,
-            generation=generation, ticket=found.ticket, **self._next(at),
-        )  # fmt: skip
+        stored = self.place.bump(t.state.stored)
+        generation = self.place.group(stored).generation
+        yield t.go("begins a generation", stored, generation=generation, **self._next(t.at))
 
     def _seat(self, t: Turn) -> Iterator[Step]:
         """A static member takes its seat: no new generation; the former one must be fenced."""
@@ -125,13 +111,13 @@ class Clients(Transactions):
     def _fence(self, t: Turn) -> Iterator[Step]:
         state, at, go = t.state, t.at, t.go
         if not at.todo:
-            stored = self.place.remove(state.stored, at.fenced)
-            yield go("has fenced all", stored, **self._next(at))
+            yield go("has fenced all", **self._next(at))
             return
         holder = self.holders[at.todo[0]]
         name = int(holder.transactional_id[2:])
         if name in at.absent and FENCES_BY_OLD_READ in self.broken:
-            yield go(f"id{name}: had no row", todo=at.todo[1:])
+            fenced = at.fenced | {holder.ticket}
+            yield go(f"id{name}: had no row", todo=at.todo[1:], fenced=fenced)
             return
         if FINISHES_FIRST in self.broken and not at.left:
             txn = self.place.prepared(state.stored, name)
@@ -193,7 +179,7 @@ class Clients(Transactions):
             self._holder(t),
             generation=at.generation,
             partitions=partitions,
-            start=start if client.mode in UNDER_OLD else {},
+            start=start if client.mode in NAMES_START else {},
             fenced=fenced,
         )
         if isinstance(found, str):
@@ -224,7 +210,7 @@ class Clients(Transactions):
         if self._is_stale(t):
             yield go("set refused", pc="end", out="stale")
         else:
-            stored = self.place.set_offset(state.stored, 0)
+            stored = self.place.remove(self.place.set_offset(state.stored, 0), at.fenced)
             after = {"pc": at.flow[0], "flow": at.flow[1:]} if at.flow else {"pc": "end"}
             yield go("sets offset 0", stored, **after, out="done")
 

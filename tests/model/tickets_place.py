@@ -18,6 +18,7 @@ from tests.model.tickets_rules import (
     FLOOR_BEFORE_DONE,
     FLOOR_FALLS,
     FLOOR_ONLY_DECIDED,
+    FORGETS_DECIDED,
     FORGETS_OWN,
     INIT_DROPS_DECIDED,
     INIT_RENAMES_DECIDED,
@@ -26,7 +27,6 @@ from tests.model.tickets_rules import (
     NO_FLOOR_CHECK,
     NO_OVERLAP_CHECK,
     NO_START_CHECK,
-    OWN_UNFENCED,
     REGISTERS_UNCHECKED,
     START_DROPS_HOLDERS,
 )
@@ -35,7 +35,7 @@ from tests.staged_files import named_file
 from txnlog.errors import TxnLogError
 from txnlog.protocol import transitions
 from txnlog.protocol.group_metadata import CommittedOffset, Group, GroupTickets, TicketHolder
-from txnlog.protocol.groups import without
+from txnlog.protocol.groups import prepare_generation, without
 from txnlog.protocol.metadata import (
     GroupTicket,
     Holder,
@@ -50,10 +50,11 @@ from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.tickets import (
     MustFence,
     Registered,
+    is_over,
     prepare_carried_offsets,
     prepare_floor,
+    prepare_forget,
     prepare_registration,
-    prepare_start,
 )
 from txnlog.protocol.transitions import (
     Done,
@@ -389,28 +390,11 @@ class Place:
         return self.put_group(stored, replace(at, offsets=offsets))
 
     def bump(self, stored: Stored) -> Stored:
-        """A generation that registers nobody: an operator's, or of a newcomer without its id."""
-        at = self.group(stored)
-        tickets = GroupTickets() if START_DROPS_HOLDERS in self.broken else at.tickets
-        return self.put_group(stored, replace(at, generation=at.generation + 1, tickets=tickets))
-
-    def start(
-        self, stored: Stored, holder: Holder, partitions: tuple[int, ...]
-    ) -> tuple[Stored, Registered]:
-        """Begin a generation and register, in one write."""
-        found = prepare_start(
-            self.group(stored), group_id=GROUP, holder=holder,
-            partitions={INPUT: partitions}, now_ms=0,
-        )  # fmt: skip
-        if OWN_UNFENCED in self.broken:
-            others = tuple(
-                h for h in found.to_fence if h.transactional_id != holder.transactional_id
-            )
-            found = Registered(found.group, found.ticket, others)
-        tickets = found.group.tickets
+        """A generation begins, which registers nobody."""
+        [begun] = prepare_generation(self.group(stored), group_id=GROUP, now_ms=0).groups
         if START_DROPS_HOLDERS in self.broken:
-            tickets = replace(tickets, holders=tickets.holders[-1:])
-        return self.put_group(stored, replace(found.group, tickets=tickets)), found
+            begun = replace(begun, tickets=GroupTickets())
+        return self.put_group(stored, begun)
 
     def register(
         self,
@@ -446,6 +430,18 @@ class Place:
             others = [one for one in kept.holders if not one.is_of(holder)]
             kept = replace(kept, holders=(*others, kept.holders[-1]))
         return self.put_group(stored, replace(found.group, tickets=kept)), found
+
+    def is_over(self, stored: Stored, holder: TicketHolder) -> bool:
+        """Whether a sweeper that reads the holder's row now would let the group forget it."""
+        row = self.row(stored, int(holder.transactional_id[2:]))
+        if row is not None and FORGETS_DECIDED in self.broken:
+            row = replace(row, state=TransactionState.EMPTY)
+        return is_over(row, GROUP, holder)
+
+    def forget(self, stored: Stored, holder: TicketHolder) -> Stored:
+        """The sweeper's write."""
+        found = prepare_forget(self.group(stored), holder, now_ms=0)
+        return stored if found is None else self.put_group(stored, found.groups[0])
 
     def remove(self, stored: Stored, done: frozenset[int]) -> Stored:
         at = self.group(stored)

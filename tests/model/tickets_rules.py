@@ -17,6 +17,7 @@ NO_OVERLAP_CHECK = "registering under a generation does not look at other holder
 NO_START_CHECK = "registering does not compare the start with the committed offset"
 FLOOR_FALLS = "a fence sets the floor to its own ticket's, also below what it is"
 FORGETS_OWN = "a run that registers again removes what it registered before"
+FORGETS_DECIDED = "a sweeper forgets a holder that is refused, and has decided"
 START_DROPS_HOLDERS = "the write that begins a generation removes the holders"
 MARKER_REPEATS = "the offsets marker ignores the marker that is there"
 OWN_UNFENCED = "a newcomer does not fence the former registration of its own id"

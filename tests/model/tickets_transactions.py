@@ -24,8 +24,9 @@ from txnlog.protocol.tickets import Registered
 
 FLOWS = {
     "old": ("reg",),
-    "new": ("init", "start", "fence", "read"),
-    "replace": ("init", "seat", "fence", "reg", "read"),
+    "new": ("bump", "fence", "read", "init", "reg"),
+    "member": ("init", "bump", "fence", "read", "reg"),
+    "replace": ("init", "seat", "fence", "read", "reg"),
     "resume": ("init", "reg"),
     "copy": ("init", "reg"),
     "reset": ("bump", "fence", "set"),
@@ -35,6 +36,8 @@ FLOWS = {
 }
 UNDER_OLD = ("old", "copy", "resume", "plain")
 """They begin with the generation that the checkpoint names, or that they joined long ago."""
+NAMES_START = (*UNDER_OLD, "new")
+"""Queries: they register with the start of their batch. A producer names none."""
 FINISHING = ("a", "b", "offsets", "complete")
 
 
@@ -100,6 +103,7 @@ class State(NamedTuple):
     acked: frozenset[Txn]
     refused: frozenset[Txn]
     expiries: int
+    forgets: int
 
 
 Step = tuple[str, State]

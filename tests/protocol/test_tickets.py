@@ -37,7 +37,6 @@ from txnlog.protocol.tickets import (
     prepare_floor,
     prepare_forget,
     prepare_registration,
-    prepare_start,
     with_known,
 )
 from txnlog.protocol.transitions import (
@@ -299,8 +298,6 @@ def test_run_that_registers_again_keeps_what_may_be_under_way() -> None:
     for more, left in (({}, [3, 4]), ({"done": (3,)}, [4])):
         found = register(group, **more)
         assert [one.ticket for one in found.group.tickets.holders] == left
-    begun = prepare_start(group, group_id="g", holder=holder(), partitions={"in": (0,)}, now_ms=0)
-    assert (begun.to_fence, begun.ticket) == ((a_holder(),), 4)
 
 
 def test_partitions_of_a_topic_do_not_count_as_offsets() -> None:

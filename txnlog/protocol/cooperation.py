@@ -10,6 +10,9 @@ In a group of cooperative members a rebalance revokes only what moves, in two ge
 
 No n + 2 begins before all have rejoined in n + 1, so a member is at most one generation late. A
 generation that anything else began, or that began without the member, leaves it nothing.
+
+Where the new owner has gone before n + 2, the former one gets the partition back in n + 3: in n + 2
+what it has sent under n + 1 still counts, and it would read the same records again.
 """
 
 from __future__ import annotations
@@ -83,9 +86,11 @@ def find_taken(group: Group, *, member_id: str, partitions: Partitions) -> Taken
     if member is None or not is_cooperative(member.assignors):
         return None
     for other_id, topics in group.assignment.items():
-        if other_id == member_id or other_id not in group.members:
+        if other_id == member_id:
             continue
-        revoking = group.members[other_id].revoking
+        # One that was expelled since has read them, and may have committed.
+        other = group.members.get(other_id)
+        revoking: Partitions = {} if other is None else other.revoking
         for topic, numbers in partitions.items():
             its = {*topics.get(topic, ()), *revoking.get(topic, ())}
             for partition in sorted(its.intersection(numbers)):
@@ -136,6 +141,22 @@ def without_moves(wanted: Assignment, held: Assignment) -> Assignment:
         }
         found[member_id] = {topic: numbers for topic, numbers in free.items() if numbers}
     return found
+
+
+def without_returns(assigned: Assignment, revoked: Assignment) -> Assignment:
+    """Without the partitions that each member has just revoked: they have no owner for now."""
+    return {
+        member_id: {
+            topic: left
+            for topic, numbers in topics.items()
+            if (left := _without(numbers, revoked.get(member_id, {}).get(topic, ())))
+        }
+        for member_id, topics in assigned.items()
+    }
+
+
+def _without(numbers: Collection[int], gone: Collection[int]) -> tuple[int, ...]:
+    return tuple(number for number in numbers if number not in gone)
 
 
 Key = tuple[str, int]

@@ -23,8 +23,14 @@ from enum import Enum
 from msgspec.structs import replace
 
 from txnlog.protocol.assignors import ASSIGNORS, Counts, choose_assignor
-from txnlog.protocol.cooperation import held_of, is_cooperative, is_member_of, to_revoke
-from txnlog.protocol.group_metadata import Group, Member
+from txnlog.protocol.cooperation import (
+    held_of,
+    is_cooperative,
+    is_member_of,
+    to_revoke,
+    without_returns,
+)
+from txnlog.protocol.group_metadata import Assignment, Group, Member
 from txnlog.protocol.groups import OffsetsCommit, check_member
 from txnlog.protocol.watching import GAP_INTERVALS_MAX, Watch
 
@@ -181,7 +187,8 @@ def prepare_join(
             return None
     # Not from 0: who has expelled this member may have seen that of it, and would expel it again.
     beats = now_ms if current is None else current.heartbeat + 1
-    joined = replace(member, heartbeat=beats, joined=row.generation)
+    revoking = {} if current is None else current.revoking
+    joined = replace(member, heartbeat=beats, joined=row.generation, revoking=revoking)
     members = {**row.members, member_id: joined}
     choose_assignor({name: m.assignors for name, m in members.items()})
     return _write("JOIN GROUP", replace(row, members=members), counts, now_ms)
@@ -265,7 +272,11 @@ def _begin(row: Group, counts: Counts) -> Group:
     name = choose_assignor({member_id: m.assignors for member_id, m in row.members.items()})
     topics = {member_id: m.topics for member_id, m in row.members.items()}
     assigned = ASSIGNORS[name](topics, counts, row.assignment)
-    left = to_revoke(held_of(topics, row.assignment), assigned) if is_cooperative({name}) else {}
+    left: Assignment = {}
+    if is_cooperative({name}):
+        revoked = {member_id: member.revoking for member_id, member in row.members.items()}
+        assigned = without_returns(assigned, revoked)
+        left = to_revoke(held_of(topics, row.assignment), assigned)
     return replace(
         begun,
         assignment={member_id: dict(found) for member_id, found in assigned.items()},

@@ -28,14 +28,10 @@ Partitions = Mapping[str, Collection[int]]
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The row to write, and the ticket it gives; `to_fence` are the holders met by this write.
-
-    Nothing is read or decided before all of them are fenced and finished.
-    """
+    """The row to write, and the ticket it gives."""
 
     group: Group
     ticket: int
-    to_fence: tuple[TicketHolder, ...] = ()
 
     @property
     def commit(self) -> OffsetsCommit:
@@ -100,23 +96,6 @@ def holders_met(group: Group | None, partitions: Partitions | None) -> tuple[Tic
     return tuple(
         one for one in holders if partitions is None or overlap(one.partitions, partitions)
     )
-
-
-def prepare_start(
-    group: Group | None,
-    *,
-    group_id: str,
-    holder: Holder,
-    partitions: Partitions,
-    now_ms: int,
-) -> Registered:
-    """Begin a generation and register in one write, which removes nobody.
-
-    Former registrations of the same id, and of this run, are among those to fence.
-    """
-    row = group if group is not None else Group(group_id=group_id)
-    bumped = replace(row, generation=row.generation + 1, assignment={}, updated_ms=now_ms)
-    return _registered(bumped, "", holder, partitions, to_fence=row.tickets.holders)
 
 
 def prepare_registration(
@@ -285,8 +264,7 @@ def _registered(
     holder: Holder,
     partitions: Partitions,
     *,
-    floor: int = 0,
-    to_fence: tuple[TicketHolder, ...] = (),
+    floor: int,
 ) -> Registered:
     tickets = group.tickets
     # A group whose row was lost, or is an old one, gives tickets again.
@@ -301,7 +279,7 @@ def _registered(
         partitions={topic: tuple(sorted(numbers)) for topic, numbers in partitions.items()},
     )
     given = replace(tickets, newest=ticket, holders=(*tickets.holders, mine))
-    return Registered(replace(group, tickets=given), ticket, to_fence)
+    return Registered(replace(group, tickets=given), ticket)
 
 
 def check_start(group: Group | None, start: Positions) -> None:
