@@ -22,9 +22,15 @@ from txnlog.admin.groups import delete_group
 from txnlog.cluster import Cluster
 from txnlog.coordinator.fencing import fence_holders
 from txnlog.coordinator.sweeper import Sweeper
-from txnlog.errors import ProducerFencedError, UnstableOffsetCommitError
-from txnlog.protocol.group_metadata import Group, GroupTickets
+from txnlog.errors import (
+    IllegalGenerationError,
+    ProducerFencedError,
+    UnknownMemberIdError,
+    UnstableOffsetCommitError,
+)
+from txnlog.protocol.group_metadata import Group, GroupTickets, Member
 from txnlog.protocol.groups import GroupOffsets, OffsetsCommit
+from txnlog.protocol.membership import prepare_join
 from txnlog.protocol.states import TransactionState
 from txnlog.testing.faults import Fault
 
@@ -212,3 +218,65 @@ def test_offset_that_was_set_back_is_no_conflict() -> None:
     other.groups.commit(GROUP, 1, {"input": {0: 5}})
     cluster.coordinator.commit(row, both(cluster, "y"), offsets=[read(0, 12, start=5)])
     assert position(process(shared)) == 12
+
+
+def test_replaced_static_member_commits_nothing_that_its_successor_has_read() -> None:
+    """Both have the same generation; only the member id tells them apart (R48, KIP-345)."""
+    shared = world()
+    former, successor = process(shared), process(shared)
+    static = Member(topics=("input",), session_timeout_ms=1, instance_id="a")
+    join(former, static, "a-1")
+    row = owned(former, "p")
+    row = former.coordinator.commit(row, both(former, "first"), offsets=[as_member("a-1", 10)])
+    join(successor, static, "a-2")
+    assert successor.groups.fetch(GROUP, 2, member_id="a-2") == {"input": {0: 10}}
+    with pytest.raises((IllegalGenerationError, UnknownMemberIdError)):
+        former.coordinator.commit(row, both(former, "second"), offsets=[as_member("a-1", 20)])
+    assert position(process(shared)) == 10
+
+
+def join(cluster: Cluster, member: Member, member_id: str) -> None:
+    cluster.groups.change_members(
+        GROUP,
+        lambda group: prepare_join(
+            group,
+            group_id=GROUP,
+            member_id=member_id,
+            member=member,
+            released=-1,
+            counts={"input": 1},
+            now_ms=0,
+        ),
+        by="a test",
+    )
+
+
+def as_member(member_id: str, end: int) -> GroupOffsets:
+    return replace(read(0, end, generation=2), member_id=member_id)
+
+
+def test_offsets_that_are_shown_do_not_go_back_when_they_move_meanwhile() -> None:
+    """Between the group's row and the holder's another process moves them, and completes (R47)."""
+    shared = world()
+    writer, reader = process(shared), process(shared)
+    row = owned(writer, "p")
+    row = writer.coordinator.commit(row, both(writer, "one"), offsets=[read(0, 10)])
+    writer.coordinator.decide(row, both(writer, "two"), offsets=[read(0, 20)])
+    shown = reader.groups.committed(GROUP)
+    assert shown is not None
+    assert shown.positions() == {"input": {0: 20}}
+    is_read = []
+
+    def move(verb: str, path: str) -> Fault:
+        if path.startswith("__transaction_state") and not is_read:
+            is_read.append(path)
+            decided = writer.coordinator.describe("tx")
+            assert decided is not None
+            writer.coordinator.finish(decided)
+        return Fault.NONE
+
+    faults(reader).plan = move
+    shown = reader.groups.committed(GROUP)
+    assert is_read
+    assert shown is not None
+    assert shown.positions() == {"input": {0: 20}}

@@ -13,10 +13,9 @@ from tests.model.rules import FETCH_FENCES_NOBODY, FETCHES_ONCE, FORGETS_BY_OLD_
 from tests.model.values import Stored
 from tests.model.world import World
 from txnlog.errors import TxnLogError
-from txnlog.protocol.cooperation import current_generation
 from txnlog.protocol.groups import prepare_fetch
 from txnlog.protocol.states import TransactionState
-from txnlog.protocol.tickets import holders_met, is_over
+from txnlog.protocol.tickets import held_by_others, holders_met, is_over
 
 Pc = tuple[Any, ...]
 """Where a process stands: a name and what it remembers. ("dead",) does nothing more."""
@@ -143,12 +142,8 @@ class Recovery:
         member_id: str,
         memory: Any,
     ) -> tuple[str, Pc]:
-        mine = generation, member_id
-        if generation is not None:
-            group = self.world.group(stored, self.group_id)
-            mine = current_generation(group, member_id=member_id, generation=generation), member_id
-        others = [one for one in met if generation is not None]
-        others = [one for one in others if (one.generation, one.member_id) != mine]
+        group = self.world.group(stored, self.group_id)
+        others = held_by_others(group, met, generation=generation, member_id=member_id)
         own = [one for one in met if one not in others]
         if FETCH_FENCES_NOBODY in self.world.broken:
             others = []

@@ -31,6 +31,7 @@ from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.tickets import (
     MustFence,
     find_ticket,
+    held_by_others,
     holders_met,
     is_over,
     prepare_carried_offsets,
@@ -381,6 +382,39 @@ def test_holder_is_over_once_it_can_decide_nothing_and_all_has_moved() -> None:
         assert is_over(row, "g", a_holder()) is is_it
     assert not is_over(raised, "h", a_holder())
     assert not is_over(raised, "g", a_holder(4))
+
+
+def test_holder_of_what_a_client_has_prepared_is_not_over() -> None:
+    """Its client may commit it under a new run: forgotten before, the offsets move after another
+    reader has read them (R32, R46).
+    """
+    held = add(ROW, manifest=Manifest(batches=(named_file(),), tickets=(a_ticket(),)))
+    kept = next_of(
+        prepare_init(
+            held,
+            transactional_id="id",
+            new_producer_id=-1,
+            owner=Owner(run_id="next run"),
+            timeout_ms=1,
+            now_ms=0,
+            keep_prepared=True,
+        )
+    )
+    assert (kept.state, kept.owner.run_id) == (TransactionState.ONGOING, "next run")
+    assert not is_over(kept, "g", a_holder())
+
+
+def test_holders_of_a_replaced_member_are_others_in_its_own_generation() -> None:
+    """A static member's successor has its generation: it commits what the successor has read."""
+    group = Group(group_id="g", generation=2)
+    former, mine = (
+        a_holder(3, generation=2, member_id="a-1"),
+        a_holder(4, generation=2, member_id="a-2"),
+    )
+    old = a_holder(5, generation=1, member_id="a-2")
+    found = held_by_others(group, (former, mine, old), generation=2, member_id="a-2")
+    assert found == [former, old]
+    assert held_by_others(group, (former, mine, old), generation=None, member_id="") == []
 
 
 def test_group_forgets_exactly_the_given_holder() -> None:

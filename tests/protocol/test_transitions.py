@@ -176,8 +176,9 @@ def test_init_beside_a_decision_changes_the_owner_only(result: TransactionResult
     would keep its successor waiting (R27, R36).
     """
     decided = moved(end(moved(add(moved(init(None)), "t")), result))
-    owned = moved(init(decided, "b"))
+    owned = moved(init(decided, "b", timeout_ms=77))
     assert owned.owner.run_id == "b"
+    assert owned.timeout_ms == 77, "else the next transaction times out by the former owner's"
     assert "a" in owned.owner.former_runs
     assert owned.producer_epoch == decided.producer_epoch + 1
     same = ("state", "txn_epoch", "producer_id", "pending", "partitions", "started_ms")
@@ -420,6 +421,17 @@ def test_fence_raises_the_epoch_and_refuses_the_run() -> None:
         init(row, "a")
     assert fence(row, 0) == Done(row)
     assert fence(None, 0) == Done(None)
+
+
+def test_fence_above_an_epoch_that_the_row_has_not_reached_goes_beyond_it() -> None:
+    """The epoch is a topic's: the row's shard is an old one, and its holder would decide below the
+    marker that is there (R43).
+    """
+    ongoing = moved(add(moved(init(None)), "t"))
+    for row in (moved(init(None)), ongoing):
+        assert moved(fence(row, 5)).producer_epoch == 6
+    decided = moved(end(ongoing, COMMIT))
+    assert moved(fence(decided, 5)).producer_epoch == 6
 
 
 def test_fence_of_an_ongoing_transaction_aborts_it_in_the_same_write() -> None:

@@ -12,7 +12,6 @@ from txnlog.coordinator.root import Root
 from txnlog.coordinator.state_rows import check_run, describe, unmoved
 from txnlog.errors import IllegalGenerationError, NothingWrittenError, OffsetConflictError
 from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
-from txnlog.protocol.cooperation import current_generation
 from txnlog.protocol.fencing_lines import group_lines
 from txnlog.protocol.group_metadata import Positions, TicketHolder
 from txnlog.protocol.groups import (
@@ -34,6 +33,7 @@ from txnlog.protocol.tickets import (
     Registered,
     check_start,
     find_ticket,
+    held_by_others,
     holders_met,
     overlap,
     own_holders,
@@ -145,7 +145,7 @@ class GroupCoordinator:
             if not met:
                 return positions
             is_patient = clock.boot_ms() < patient_until_ms
-            others = _others(group, met, generation, member_id)
+            others = held_by_others(group, met, generation=generation, member_id=member_id)
             skipped = others if fence and not is_patient else ()
             refused: list[TicketHolder] | None = [] if generation is None else None
             open_ones = self._look_at(group_id, met, partitions, but=skipped, refused=refused)
@@ -428,16 +428,3 @@ class GroupCoordinator:
 
     def _now_ms(self) -> int:
         return self._root.store.clock.now_ms()
-
-
-def _others(
-    group: Group | None,
-    holders: Sequence[TicketHolder],
-    generation: int | None,
-    member_id: str,
-) -> list[TicketHolder]:
-    """Those that registered under another generation, or as another member; none without one."""
-    if generation is None:
-        return []
-    mine = current_generation(group, member_id=member_id, generation=generation), member_id
-    return [one for one in holders if (one.generation, one.member_id) != mine]

@@ -98,6 +98,23 @@ def holders_met(group: Group | None, partitions: Partitions | None) -> tuple[Tic
     )
 
 
+def held_by_others(
+    group: Group | None,
+    holders: Sequence[TicketHolder],
+    *,
+    generation: int | None,
+    member_id: str,
+) -> list[TicketHolder]:
+    """Those that registered under another generation, or as another member; none without one.
+
+    A static member that was replaced has the generation of its successor.
+    """
+    if generation is None:
+        return []
+    mine = current_generation(group, member_id=member_id, generation=generation), member_id
+    return [one for one in holders if (one.generation, one.member_id) != mine]
+
+
 def prepare_registration(
     group: Group | None,
     *,
