@@ -38,6 +38,7 @@ FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py"}
 # A folder imports itself and folders of the lines above it, none of its own line.
 # The longest prefix of a module's name decides its folder.
 LAYERS = (
+    ("txnlog.text",),
     ("txnlog.errors",),
     ("txnlog.process", "txnlog.messages", "txnlog.protocol"),
     ("txnlog.settings",),

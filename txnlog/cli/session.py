@@ -166,7 +166,7 @@ def fail(error: TxnLogError, *, is_json: bool) -> None:
     if not failures:
         typer.echo(f"txnlog: {_on_one_line(error.message)}", err=True)
         return
-    typer.echo(f"txnlog: {error.message.splitlines()[0]}", err=True)
+    typer.echo(f"txnlog: {error.lines[0]}", err=True)
     for part, one in failures:
         typer.echo(f"txnlog: {part}: {_on_one_line(one.message)}", err=True)
 
