@@ -102,6 +102,19 @@ def test_protocol_has_no_clock_no_randomness_no_io() -> None:
     assert not offenders(IMPURE, lambda _, module: room_of(module) == "txnlog.protocol")
 
 
+def test_modules_log_to_the_one_logger() -> None:
+    """Its filter makes ids and names printable, and sees no records of child loggers."""
+    wrong = [
+        f"{module}:{node.lineno}"
+        for module, path in python_modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith("getLogger")
+        and ast.unparse(node) != "logging.getLogger('txnlog')"
+    ]
+    assert not wrong
+
+
 def test_stores_are_opened_only_by_storage() -> None:
     """Every write to a txnlog table goes through one committer; a second way would bypass it."""
     allowed = ("txnlog.storage.", "txnlog.testing.")
