@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ import typer
 
 from txnlog.cli.times import format_time
 from txnlog.errors import TxnLogError
+from txnlog.text import json_text, printable
 
 if TYPE_CHECKING:
     # The clients, pyarrow and rich are imported where they are used: --version, and completion
@@ -123,7 +123,7 @@ class Session:
         for column in table.columns:
             column.overflow = "fold"
         for row in rows:
-            table.add_row(*(Text(_cell(value)) for value in row))
+            table.add_row(*(Text(printable(_cell(value))) for value in row))
         console = Console(file=sys.stdout)
         if console.is_terminal:
             console.print(table)
@@ -137,13 +137,14 @@ class Session:
 
     def show_json(self, value: object) -> None:
         """One JSON document on a line."""
-        typer.echo(json.dumps(value, ensure_ascii=False))
+        typer.echo(json_text(value))
 
     def finish(self, errors: Mapping[str, BaseException | None]) -> None:
         """After a listing: one line on stderr for each entry with an error, then exit code 1."""
         failed = {name: error for name, error in errors.items() if error is not None}
         for name, error in sorted(failed.items()):
-            typer.echo(f"txnlog: {name}: {' '.join(str(error).split())}", err=True)
+            text = error.message if isinstance(error, TxnLogError) else str(error)
+            warn(f"{name}: {text}")
         if failed:
             raise typer.Exit(1)
 
@@ -151,7 +152,17 @@ class Session:
         """A message about the result; not printed with JSON output."""
         if not self.is_json:
             self._begin_page()
-            typer.echo(line)
+            echo(line)
+
+
+def echo(line: str) -> None:
+    """Print a line for people: the only way for a text with an id or a name (D137)."""
+    typer.echo(printable(line))
+
+
+def warn(line: str) -> None:
+    """Print a line for people on stderr."""
+    typer.echo(f"txnlog: {printable(line)}", err=True)
 
 
 def fail(error: TxnLogError, *, is_json: bool) -> None:
@@ -161,14 +172,14 @@ def fail(error: TxnLogError, *, is_json: bool) -> None:
         report = _described(error)
         if failures:
             report["errors"] = [{"part": part, **_described(one)} for part, one in failures]
-        typer.echo(json.dumps(report), err=True)
+        typer.echo(json_text(report), err=True)
         return
     if not failures:
-        typer.echo(f"txnlog: {_on_one_line(error.message)}", err=True)
+        warn(error.message)
         return
-    typer.echo(f"txnlog: {error.lines[0]}", err=True)
+    warn(error.lines[0])
     for part, one in failures:
-        typer.echo(f"txnlog: {part}: {_on_one_line(one.message)}", err=True)
+        warn(f"{part}: {one.message}")
 
 
 def _described(error: TxnLogError) -> dict[str, Any]:
@@ -176,11 +187,7 @@ def _described(error: TxnLogError) -> dict[str, Any]:
     store_code = error.context.get("store_code")
     if store_code is not None:
         fields["store_code"] = store_code
-    return {**fields, "message": _on_one_line(error.message)}
-
-
-def _on_one_line(text: str) -> str:
-    return " ".join(text.split())
+    return {**fields, "message": error.message}
 
 
 def session_of(context: typer.Context) -> Session:
