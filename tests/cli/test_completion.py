@@ -16,8 +16,8 @@ from txnlog.cli.app import app
 PROJECT = Path(__file__).resolve().parents[2]
 HOSTILE = (
     "$(touch PWNED)", "\\$(touch PWNED)", "`touch PWNED`", "a;touch PWNED;", "a\ntouch PWNED",
-    "a b", "--root=/tmp", "--yes", "-h", "~root", "*", "a'b", 'a"b', "a:b", "=ls", "a\x1b[2J", "a|b",
-    "é", "${PATH}", "%self", "{a,b}", "a#b", "!!", "(a)", "<(touch PWNED)", ":::x", "a\tb",
+    "a b", "--root=/tmp", "--yes", "-h", "~root", "*", "a'b", 'a"b', "a:b", "=ls", "a\x1b[2J",
+    "a|b", "é", "${PATH}", "%self", "{a,b}", "a#b", "!!", "(a)", "<(touch PWNED)", ":::x", "a\tb",
 )  # fmt: skip
 SAFE = ["9", "Team.app_1-b", "_x"]
 

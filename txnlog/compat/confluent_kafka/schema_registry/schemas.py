@@ -17,6 +17,7 @@ from txnlog.compat.confluent_kafka.serialization import (
     SerializationContext,
     SerializationError,
 )
+from txnlog.text import printable
 
 MAGIC = 0
 _HEADER = struct.Struct(">bI")
@@ -28,7 +29,8 @@ class SchemaRegistryError(Exception):
     UNKNOWN = -1
 
     def __init__(self, http_status_code: int, error_code: int, error_message: str) -> None:
-        super().__init__(f"{error_message} (HTTP status code {http_status_code}, {error_code})")
+        status = f"(HTTP status code {http_status_code}, {error_code})"
+        super().__init__(f"{printable(error_message)} {status}")
         self.http_status_code = http_status_code
         self.error_code = error_code
         self.error_message = error_message
