@@ -112,7 +112,7 @@ class TxnLogError(Exception):
 
     def replace(self: E, **context: object) -> E:
         """The same error with other flags or attributes."""
-        return type(self)(*self.lines, **{**self.context, **context})
+        return _rebuild(type(self), self.lines, {**self.context, **context})
 
     def __getattr__(self, name: str) -> object:
         context = self.__dict__.get("context", {})
@@ -127,10 +127,9 @@ class TxnLogError(Exception):
 _OVERRIDABLE = ("code", *FLAGS)
 
 
-def _rebuild(
-    cls: type[TxnLogError], lines: tuple[str, ...], context: dict[str, object]
-) -> TxnLogError:
-    return cls(*lines, **context)
+def _rebuild(cls: type[E], lines: tuple[str, ...], context: dict[str, object]) -> E:
+    first, *more = lines
+    return cls(first, *more, **context)
 
 
 # -- invalid requests ----------------------------------------------------------------------------

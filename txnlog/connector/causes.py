@@ -61,12 +61,12 @@ def items_reporting_causes(items: Iterator[R]) -> Iterator[R]:
 
 def with_causes(error: TxnLogError) -> TxnLogError:
     """A new error of the same type; its message has a line for each cause it does not repeat."""
-    lines = list(error.lines)
+    first, *lines = error.lines
     for cause in _causes(error):
         text = cause.message if isinstance(cause, TxnLogError) else printable(_first_line(cause))
-        if not any(text in line for line in lines):
+        if not any(text in line for line in (first, *lines)):
             lines.append(f"Caused by {type(cause).__name__}: {text}")
-    return type(error)(*lines, **error.context)
+    return type(error)(first, *lines, **error.context)
 
 
 def line_of_cause(error: BaseException) -> str:

@@ -56,7 +56,7 @@ class Schema:
     def comparable(self) -> str:
         """The same text for schemas that differ in white space only."""
         text = self.schema_str or ""
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             text = json.dumps(json.loads(text), separators=(",", ":"))
         used = [(each.name, each.subject, each.version) for each in self.references]
         return json.dumps([self.schema_type, text, used])
