@@ -36,7 +36,9 @@ def suggested(line: str, root: str = "") -> list[str]:
     return [word for word in result.stdout.split("\n") if word]
 
 
-def test_names_of_the_cluster_are_suggested(command: Command) -> None:
+def test_names_of_the_cluster_are_suggested(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Topics, groups and transactional ids, by the root of the environment or of the line."""
     for name in ("orders", "orders-by-day", "stock"):
         command.ok("topics", "create", "-t", name, "--partitions", "1")
@@ -51,6 +53,8 @@ def test_names_of_the_cluster_are_suggested(command: Command) -> None:
     assert suggested("txnlog groups --describe --group a", root) == ["audit"]
     assert suggested("txnlog transactions abort --transactional-id s", root) == ["shop"]
     assert suggested("txnlog dump --transactional-id ", root) == ["shop"]
+    monkeypatch.chdir(Path(root).parent)
+    assert suggested("txnlog --root lake dump --transactional-id ") == ["shop"]
 
 
 def test_names_that_need_no_cluster_are_suggested() -> None:

@@ -193,6 +193,31 @@ def test_configs_changed_and_explained(command: Command) -> None:
     assert "as before" in command.ok(*alter, "--add-config", "segment.ms=2")
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["retention.ms=5,segment.bytes=6,cleanup.policy=[compact,delete]"],
+        ["cleanup.policy=compact,delete, segment.bytes=6", "retention.ms=5"],
+    ],
+)
+def test_several_configs_in_one_option(command: Command, given: list[str]) -> None:
+    """As kafka-configs.sh takes them; read as one value, the error spoke of a wrong number."""
+    wanted = {"retention.ms": "5", "segment.bytes": "6", "cleanup.policy": "compact,delete"}
+
+    def found() -> dict[str, str]:
+        rows = command.json("configs", "describe", "-t", "t")
+        return {row["Name"]: row["Value"] for row in rows if row["Source"] == "TOPIC"}
+
+    config = [arg for each in given for arg in ("--config", each)]
+    command.ok("topics", "create", "-t", "t", *config)
+    assert found() == wanted
+    command.ok("configs", "alter", "-t", "t", "--delete-config", ",".join(wanted))
+    assert found() == {}
+    added = [arg for each in given for arg in ("--add-config", each)]
+    command.ok("configs", "alter", "-t", "t", *added)
+    assert found() == wanted
+
+
 def test_offsets_and_deleted_records(command: Command) -> None:
     """Earliest, latest, and by timestamp."""
     command.ok("topics", "create", "-t", "t", "--partitions", "1")

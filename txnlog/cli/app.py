@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from txnlog.cli.flags import refuse_options_of_kafka
-from txnlog.cli.session import Output, Session, fail, parse_storage, pipe_closed
+from txnlog.cli.session import Output, Session, fail, given_root, parse_storage, pipe_closed
 from txnlog.errors import TxnLogError
 from txnlog.process.version import VERSION
 from txnlog.text import printable
@@ -137,4 +137,6 @@ def root(
     ] = False,
 ) -> None:
     """Kafka's transactions without brokers: topics, transactions and groups on Delta tables."""
-    context.obj = Session(root=root, storage=parse_storage(storage or ()), output=output)
+    context.obj = Session(
+        root=given_root(context), storage=parse_storage(storage or ()), output=output
+    )

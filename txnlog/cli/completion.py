@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from txnlog.cli.session import Session, parse_storage
+from txnlog.cli.session import Session, given_root, parse_storage
 
 if TYPE_CHECKING:
     from txnlog.admin import AdminClient
@@ -81,7 +81,9 @@ def _found(
     given = context.find_root().params
     logging.disable()
     try:
-        session = Session(root=given.get("root"), storage=parse_storage(given.get("storage") or ()))
+        session = Session(
+            root=given_root(context), storage=parse_storage(given.get("storage") or ())
+        )
         names = (name for name in find(session.admin()) if _SAFE.fullmatch(name))
         return sorted(name for name in names if name.startswith(incomplete))
     except Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 CLIENT_ID = "txnlog-cli"
 UNREADABLE = "Unreadable"
 PIPE_WIDTH = 100_000
+_RELATIVE = re.compile(r"[^/~:@\s][^:@]*", re.DOTALL)
+_NEXT_PAIR = re.compile(r",\s*(?=[A-Za-z0-9._-]+=)")
 CLEAR_SCREEN = "\x1b[H\x1b[2J\x1b[3J"
 
 Watch = Annotated[
@@ -197,6 +200,22 @@ def session_of(context: typer.Context) -> Session:
     return session
 
 
+def given_root(context: typer.Context) -> str | None:
+    """The root of the line, or of TXNLOG_ROOT, for one session.
+
+    A relative path on the line is one of the working directory, as people type it. In a variable it
+    would be another folder after each `cd`; that, a `~`, and what may be a mistyped URL are left
+    for the check of every client to refuse (D64).
+    """
+    main = context.find_root()
+    root: str | None = main.params.get("root")
+    source = main.get_parameter_source("root")
+    is_typed = source is not None and source.name == "COMMANDLINE"
+    if root is None or not is_typed or not _RELATIVE.fullmatch(root):
+        return root
+    return os.path.abspath(root)
+
+
 def parse_storage(given: Sequence[str]) -> StoreSettings | None:
     """key=value settings of the object store; None if there are none.
 
@@ -226,6 +245,18 @@ def parse_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
             raise typer.BadParameter(f"{option} takes key=value, not {pair!r}.")
         pairs[key] = value
     return pairs
+
+
+def parse_configs(option: str, given: Sequence[str]) -> dict[str, str]:
+    """name=value arguments, of which one may hold several as in Kafka's tools: a=1,b=[2,3].
+
+    A comma that no name= follows belongs to the value. Raises BadParameter.
+    """
+    pairs = [pair for text in given for pair in _NEXT_PAIR.split(text)]
+    return {
+        name: value[1:-1] if value.startswith("[") and value.endswith("]") else value
+        for name, value in parse_pairs(option, pairs).items()
+    }
 
 
 def parse_numbers(option: str, value: str) -> list[int]:

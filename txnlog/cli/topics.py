@@ -9,7 +9,7 @@ import typer
 from txnlog.admin import NewPartitions, NewTopic, TopicDescription
 from txnlog.cli import completion
 from txnlog.cli.flags import KafkaFlags
-from txnlog.cli.session import Session, Watch, parse_pairs, session_of
+from txnlog.cli.session import Session, Watch, parse_configs, session_of
 from txnlog.cli.times import format_time
 from txnlog.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from txnlog.messages import TopicPartition
@@ -39,7 +39,7 @@ def create(
     config: Annotated[
         list[str] | None,
         typer.Option(
-            help="Configuration, name=value; may be repeated.",
+            help="Configurations, name=value,...; may be repeated.",
             autocompletion=completion.config_pairs,
         ),
     ] = None,
@@ -47,7 +47,7 @@ def create(
 ) -> None:
     """Create a topic, and the cluster if there is none."""
     session = session_of(context)
-    new = NewTopic(topic, partitions, config=parse_pairs("--config", config or ()))
+    new = NewTopic(topic, partitions, config=parse_configs("--config", config or ()))
     admin = session.admin()
     try:
         admin.create_topics([new])[topic].result()
