@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.cli.runner import ENVIRONMENT, Command
+from tests.cli.runner import ENVIRONMENT, PROJECT, Command
 from txnlog import Consumer, Producer, TopicPartition
 from txnlog.cli.app import app
 
-PROJECT = Path(__file__).resolve().parents[2]
 HOSTILE = (
     "$(touch PWNED)", "\\$(touch PWNED)", "`touch PWNED`", "a;touch PWNED;", "a\ntouch PWNED",
     "a b", "--root=/tmp", "--yes", "-h", "~root", "*", "a'b", 'a"b', "a:b", "=ls", "a\x1b[2J",

@@ -193,6 +193,32 @@ def test_configs_changed_and_explained(command: Command) -> None:
     assert "as before" in command.ok(*alter, "--add-config", "segment.ms=2")
 
 
+def test_topic_that_a_live_group_reads_is_deleted_after_a_question(command: Command) -> None:
+    """A slip of the name ends a service that is running."""
+    for topic in ("read", "unread"):
+        command.ok("topics", "create", "-t", topic, "--partitions", "1")
+    config = {"txnlog.root": command.root, "group.id": "g[1]", "client.id": "c"}
+    with Consumer(config) as consumer:
+        consumer.subscribe(["read"])
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        command.ok("topics", "delete", "-t", "unread")
+        told = command.fails("topics", "delete", "-t", "read")
+        assert told == (
+            "txnlog: Topic read is read by group g[1] (members: 1). Nothing was deleted. Stop them "
+            "first, or give --yes."
+        )
+        status, shown = command.on_terminal("topics", "delete", "-t", "read", typed=b"n\n")
+        assert (status, "group g[1] (members: 1). Delete it? [y/N]" in shown) == (1, True)
+        assert command.ok("topics", "list") == "read\n"
+        status, shown = command.on_terminal("topics", "delete", "-t", "read", typed=b"y\n")
+        assert (status, "Deleted topic read." in shown) == (0, True)
+        command.ok("topics", "create", "-t", "read", "--partitions", "1")
+        command.ok("topics", "delete", "-t", "read", "--yes")
+    command.ok("topics", "create", "-t", "read", "--partitions", "1")
+    command.ok("topics", "delete", "-t", "read")
+
+
 @pytest.mark.parametrize(
     "given",
     [

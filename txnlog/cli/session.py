@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from txnlog.cli.times import format_time
-from txnlog.errors import TxnLogError
+from txnlog.errors import NonEmptyGroupError, TxnLogError
 from txnlog.text import json_text, printable
 
 if TYPE_CHECKING:
@@ -166,6 +166,16 @@ def echo(line: str) -> None:
 def warn(line: str) -> None:
     """Print a line for people on stderr."""
     typer.echo(f"txnlog: {printable(line)}", err=True)
+
+
+def confirm(what: str) -> None:
+    """Ask on a terminal whether to continue; raises Abort for no.
+
+    Raises NonEmptyGroupError where nobody can answer, as in a script.
+    """
+    if not sys.stdin.isatty():
+        raise NonEmptyGroupError(f"{what}. Nothing was deleted. Stop them first, or give --yes.")
+    typer.confirm(f"{printable(what)}. Delete it?", abort=True, err=True)
 
 
 def fail(error: TxnLogError, *, is_json: bool) -> None:
