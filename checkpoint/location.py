@@ -7,12 +7,12 @@ import re
 
 from txnlog.errors import CheckpointError
 from txnlog.process.caches import local_path
+from txnlog.settings.options import redacted_url
 from txnlog.settings.roots import SCHEMES, canonical_url, place_of
 
 __all__ = ["is_readable", "redacted_location", "store_url"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.*)", re.DOTALL)
-_CREDENTIALS = re.compile(r"://[^/@]*:[^/@]*@")
 
 
 def is_readable(location: str) -> bool:
@@ -70,4 +70,4 @@ def _local_path(path: str) -> str:
 
 def redacted_location(location: str) -> str:
     """The location without credentials, for messages."""
-    return _CREDENTIALS.sub("://***@", location)
+    return location if place_of(location) is not None else redacted_url(location)

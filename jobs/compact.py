@@ -46,6 +46,7 @@ from txnlog.housekeeping.compaction.spark_tasks import (
 )
 from txnlog.protocol.compaction import CompactionGroup
 from txnlog.settings.storage_options import STORAGE_PREFIX, StoreSettings
+from txnlog.text import printable
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -215,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def _setting(text: str) -> tuple[str, str]:

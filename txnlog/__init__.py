@@ -9,6 +9,8 @@ Names are imported lazily: Spark's workers import this package, and need few of 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from txnlog.process import log_records as _log_records  # noqa: F401  (filters what is logged)
+
 if TYPE_CHECKING:
     from txnlog import errors as errors
     from txnlog.admin import AdminClient as AdminClient

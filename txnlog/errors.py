@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from txnlog.text import printable
+
 __all__ = [
     "BucketNotFoundError",
     "BufferExhaustedError",
@@ -90,7 +92,9 @@ FLAGS = ("retriable", "abortable", "fatal")
 class TxnLogError(Exception):
     """Base of all errors: a message for people, attributes for programs.
 
-    `code` and the flags are those of the class, unless set for this instance.
+    `code` and the flags are those of the class, unless set for this instance. Names in the text are
+    untrusted: it is printable, in `lines` that only the raiser separates. `message` is all of them
+    on one line. The attributes are exact.
     """
 
     code: int | None = None
@@ -98,16 +102,17 @@ class TxnLogError(Exception):
     abortable: bool = False
     fatal: bool = False
 
-    def __init__(self, message: str, **context: object) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, message: str, *more_lines: str, **context: object) -> None:
+        self.lines = tuple(map(printable, (message, *more_lines)))
+        super().__init__("\n".join(self.lines))
+        self.message = " ".join(self.lines)
         self.context = context
         if context:
             self.__dict__.update((name, context[name]) for name in _OVERRIDABLE if name in context)
 
     def replace(self: E, **context: object) -> E:
         """The same error with other flags or attributes."""
-        return type(self)(self.message, **{**self.context, **context})
+        return _rebuild(type(self), self.lines, {**self.context, **context})
 
     def __getattr__(self, name: str) -> object:
         context = self.__dict__.get("context", {})
@@ -116,14 +121,15 @@ class TxnLogError(Exception):
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.message, self.context)
+        return _rebuild, (type(self), self.lines, self.context)
 
 
 _OVERRIDABLE = ("code", *FLAGS)
 
 
-def _rebuild(cls: type[TxnLogError], message: str, context: dict[str, object]) -> TxnLogError:
-    return cls(message, **context)
+def _rebuild(cls: type[E], lines: tuple[str, ...], context: dict[str, object]) -> E:
+    first, *more = lines
+    return cls(first, *more, **context)
 
 
 # -- invalid requests ----------------------------------------------------------------------------

@@ -97,16 +97,38 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-@pytest.mark.parametrize("root", ["data", "~/data", " "])
-def test_command_line_rejects_a_relative_root_on_one_line(
-    command: list[str], root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("line", "variable"),
+    [("~/data", ""), (" ", ""), ("data:x", ""), ("s3//u:p@b", ""), (None, "data")],
+)
+def test_command_refuses_a_root_that_is_no_path_of_the_line(
+    command: list[str],
+    line: str | None,
+    variable: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The shell expands ~, except within quotes and after `--root=`."""
+    """The shell expands ~, except within quotes and after `--root=`; a variable outlives a cd."""
     monkeypatch.chdir(tmp_path)
-    found = CliRunner().invoke(app, ["--root", root, *command], input="")
+    args = [] if line is None else ["--root", line]
+    found = CliRunner().invoke(app, [*args, *command], input="", env={"TXNLOG_ROOT": variable})
     assert found.exit_code == 1
     assert re.fullmatch("txnlog: .*[Rr]oot .*\n", found.output)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("root", ["lake", "./lake", "deeper/../lake", "../here/lake", "lake/"])
+def test_relative_root_on_the_line_is_one_of_the_working_directory(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """People type --root lake; every other command with a path takes it."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for args in (["topics", "create", "-t", "t"], ["produce", "-t", "t"], ["verify"]):
+        found = CliRunner().invoke(app, [*args, "--root", root], input="a\n")
+        assert found.exit_code == 0, found.output
+    assert os.listdir(tmp_path / "here") == ["lake"]
+    assert Cluster.open(str(tmp_path / "here" / "lake")).list_topics() == ["t"]
 
 
 def test_secrets_of_a_wrong_root_are_not_shown() -> None:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +17,7 @@ from txnlog.cli.app import app
 from txnlog.cluster import Cluster
 from txnlog.storage.delta.delta_log import LogSettings
 
+PROJECT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {"TXNLOG_ROOT": "", "TXNLOG_STORAGE": "", "NO_COLOR": "1", "TERM": "dumb"}
 
 
@@ -46,7 +52,28 @@ class Command:
         [line] = result.stderr.splitlines()
         return str(line)
 
+    def on_terminal(self, *args: str, typed: bytes = b"") -> tuple[int, str]:
+        """Exit code, and what a terminal gets, in a process whose user types an answer."""
+        argv = [sys.executable, "-m", "txnlog.cli.main", "--root", self.root, *args]
+        env = {**os.environ, "PYTHONPATH": str(PROJECT), "TERM": "dumb", "COLUMNS": "400"}
+        ours, theirs = pty.openpty()
+        with os.fdopen(ours, "r+b", buffering=0) as terminal:
+            streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+            process = subprocess.Popen(argv, **streams, env=env, cwd=PROJECT)
+            os.close(theirs)
+            terminal.write(typed)
+            shown = b"".join(iter(lambda: _read(terminal), b""))
+            return process.wait(), shown.decode().replace("\r\n", "\n")
+
     def cluster(self) -> Cluster:
         """Another process's view of the same cluster."""
         settings = LogSettings(checkpoint_mode="off")
         return Cluster.open(self.root, create=True, shards=2, offsets_shards=1, settings=settings)
+
+
+def _read(terminal: RawIOBase) -> bytes:
+    """What was written; nothing when the process has ended, which Linux reports as EIO."""
+    try:
+        return terminal.read(1 << 16) or b""
+    except OSError:
+        return b""

@@ -22,20 +22,20 @@ def damaged(command: Command, *topics: str) -> Cluster:
     return cluster
 
 
-def spoiled(command: Command) -> None:
+def spoiled(command: Command, spoiled_id: str = "tx") -> None:
     """An unreadable transactional.id and group."""
     cluster = Cluster.open(command.root)
-    for name in ("tx", "fine"):
+    for name in (spoiled_id, "fine"):
         cluster.coordinator.init_producer_id(name, Owner(run_id=name))
         cluster.groups.start(name)
         cluster.groups.reset(name, {"good": {0: 0}})
-    shard, offsets = cluster.shard(cluster.shard_of("tx")), cluster.offsets_log("tx")
+    shard, offsets = cluster.shard(cluster.shard_of(spoiled_id)), cluster.offsets_log(spoiled_id)
     for log, values in (
-        (shard, {**shard.view.rows["tx"].to_values(), "state": "?"}),
-        (offsets, {**offsets.view.rows["tx"].to_values(), "offsets": "?"}),
+        (shard, {**shard.view.rows[spoiled_id].to_values(), "state": "?"}),
+        (offsets, {**offsets.view.rows[spoiled_id].to_values(), "offsets": "?"}),
     ):
         log.refresh()
-        add = row_add(log.view.rows["tx"].path, values, size_bytes=1, now_ms=0)
+        add = row_add(log.view.rows[spoiled_id].path, values, size_bytes=1, now_ms=0)
         assert isinstance(log.log.commit([add], operation="MISTAKE"), Committed)
 
 
@@ -82,6 +82,16 @@ def test_unreadable_rows_are_listed_and_deleted(command: Command) -> None:
     command.ok("groups", "delete", "--group", "tx")
     command.ok("transactions", "list")
     command.ok("groups", "list")
+
+
+def test_command_that_deletes_an_unreadable_row_is_quoted(command: Command) -> None:
+    """An operator pastes it; ids are chosen by clients."""
+    damaged(command)
+    spoiled(command, "$(touch x)\x1b[2J")
+    for kind, option in (("transactions", "--transactional-id"), ("groups", "--group")):
+        said = command.run(kind, "list").stderr
+        assert rf"`txnlog {kind} delete {option} $'$(touch x)\x1b[2J'`" in said
+        assert "\x1b" not in said
 
 
 def test_housekeeping_reports_all_failures(command: Command) -> None:

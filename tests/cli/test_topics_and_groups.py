@@ -193,6 +193,57 @@ def test_configs_changed_and_explained(command: Command) -> None:
     assert "as before" in command.ok(*alter, "--add-config", "segment.ms=2")
 
 
+def test_topic_that_a_live_group_reads_is_deleted_after_a_question(command: Command) -> None:
+    """A slip of the name ends a service that is running."""
+    for topic in ("read", "unread"):
+        command.ok("topics", "create", "-t", topic, "--partitions", "1")
+    config = {"txnlog.root": command.root, "group.id": "g[1]", "client.id": "c"}
+    with Consumer(config) as consumer:
+        consumer.subscribe(["read"])
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        command.ok("topics", "delete", "-t", "unread")
+        told = command.fails("topics", "delete", "-t", "read")
+        assert told == (
+            "txnlog: Topic read is read by group g[1] (members: 1). Nothing was deleted. Stop them "
+            "first, or give --yes."
+        )
+        status, shown = command.on_terminal("topics", "delete", "-t", "read", typed=b"n\n")
+        assert (status, "group g[1] (members: 1). Delete it? [y/N]" in shown) == (1, True)
+        assert command.ok("topics", "list") == "read\n"
+        status, shown = command.on_terminal("topics", "delete", "-t", "read", typed=b"y\n")
+        assert (status, "Deleted topic read." in shown) == (0, True)
+        command.ok("topics", "create", "-t", "read", "--partitions", "1")
+        command.ok("topics", "delete", "-t", "read", "--yes")
+    command.ok("topics", "create", "-t", "read", "--partitions", "1")
+    command.ok("topics", "delete", "-t", "read")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["retention.ms=5,segment.bytes=6,cleanup.policy=[compact,delete]"],
+        ["cleanup.policy=compact,delete, segment.bytes=6", "retention.ms=5"],
+    ],
+)
+def test_several_configs_in_one_option(command: Command, given: list[str]) -> None:
+    """As kafka-configs.sh takes them; read as one value, the error spoke of a wrong number."""
+    wanted = {"retention.ms": "5", "segment.bytes": "6", "cleanup.policy": "compact,delete"}
+
+    def found() -> dict[str, str]:
+        rows = command.json("configs", "describe", "-t", "t")
+        return {row["Name"]: row["Value"] for row in rows if row["Source"] == "TOPIC"}
+
+    config = [arg for each in given for arg in ("--config", each)]
+    command.ok("topics", "create", "-t", "t", *config)
+    assert found() == wanted
+    command.ok("configs", "alter", "-t", "t", "--delete-config", ",".join(wanted))
+    assert found() == {}
+    added = [arg for each in given for arg in ("--add-config", each)]
+    command.ok("configs", "alter", "-t", "t", *added)
+    assert found() == wanted
+
+
 def test_offsets_and_deleted_records(command: Command) -> None:
     """Earliest, latest, and by timestamp."""
     command.ok("topics", "create", "-t", "t", "--partitions", "1")

@@ -32,6 +32,7 @@ from txnlog.compat.confluent_kafka.error import (
     ValueSerializationError,
     kafka_error,
 )
+from txnlog.compat.confluent_kafka.schema_registry import SchemaRegistryError
 from txnlog.compat.confluent_kafka.serialization import (
     DoubleDeserializer,
     DoubleSerializer,
@@ -117,6 +118,9 @@ def test_codes_and_names_are_confluents() -> None:
     assert "too late" in str(error)
     assert pickle.loads(pickle.dumps(error)).str() == "too late"
     assert KafkaError(KafkaError._NO_OFFSET).str() == "no offset"
+    # The text may be a registry's reply, or a deserializer's words about a value.
+    assert KafkaError(1, "a\n\x1b[2J").str() == r"a\x0a\x1b[2J"
+    assert str(SchemaRegistryError(404, 1, "\x1b[2J")) == r"\x1b[2J (HTTP status code 404, 1)"
 
 
 @pytest.mark.parametrize("name", [name for name in errors.__all__ if name.endswith("Error")])

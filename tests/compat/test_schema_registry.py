@@ -257,3 +257,11 @@ def test_clients_that_register_at_once_agree_on_ids(tmp_path: Path) -> None:
     with SchemaRegistryClient({"url": root}) as client:
         assert [client.get_schema(each).schema_str for each in found[0]] == texts
         assert client.get_versions("s") == [1, 2, 3]
+
+
+def test_deeply_nested_schema_of_another_client_fails_no_other(tmp_path: Path) -> None:
+    """All clients read all schemas: one text that is no JSON to Python would end each of them."""
+    registry = SchemaRegistryClient({"url": str(tmp_path)})
+    registry.register_schema("deep", Schema("[" * 100_000))
+    registry.register_schema("users", Schema(USER))
+    assert sorted(SchemaRegistryClient({"url": str(tmp_path)}).get_subjects()) == ["deep", "users"]

@@ -82,10 +82,10 @@ def test_message_of_very_many_failures_is_bounded() -> None:
     """A store that is away fails every file of a thousand."""
     errors = [StorageError(f"number {n}") for n in range(PARTS_SHOWN_MAX + 5)]
     found = raised(*errors)
-    lines = found.message.splitlines()
+    lines = found.lines
     assert lines[0] == f"Work: {len(errors)} parts failed."
     assert lines[PARTS_SHOWN_MAX].endswith(f"number {PARTS_SHOWN_MAX - 1}")
-    assert lines[PARTS_SHOWN_MAX + 1 :] == ["... and 5 more"]
+    assert lines[PARTS_SHOWN_MAX + 1 :] == ("... and 5 more",)
     assert parts_of(found) == tuple(errors)
     assert parts_of(errors[0]) == (errors[0],)
 

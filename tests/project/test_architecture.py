@@ -38,6 +38,7 @@ FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py"}
 # A folder imports itself and folders of the lines above it, none of its own line.
 # The longest prefix of a module's name decides its folder.
 LAYERS = (
+    ("txnlog.text",),
     ("txnlog.errors",),
     ("txnlog.process", "txnlog.messages", "txnlog.protocol"),
     ("txnlog.settings",),
@@ -99,6 +100,19 @@ def test_pyspark_stays_in_source_sink_and_facade() -> None:
 def test_protocol_has_no_clock_no_randomness_no_io() -> None:
     """The state search and the fault histories rely on pure transitions."""
     assert not offenders(IMPURE, lambda _, module: room_of(module) == "txnlog.protocol")
+
+
+def test_modules_log_to_the_one_logger() -> None:
+    """Its filter makes ids and names printable, and sees no records of child loggers."""
+    wrong = [
+        f"{module}:{node.lineno}"
+        for module, path in python_modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith("getLogger")
+        and ast.unparse(node) != "logging.getLogger('txnlog')"
+    ]
+    assert not wrong
 
 
 def test_stores_are_opened_only_by_storage() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from checkpoint.location import redacted_location
+from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError
 from txnlog.settings.config import parse_config
 from txnlog.settings.docs import with_tables
@@ -268,13 +270,20 @@ def test_a_place_has_one_name(one: str, others: tuple[str, ...]) -> None:
     [
         "s3://", "s3:///x", "hdfs://n/x", "s3n://b/x", f"s3://AKIA:{PLANTED}@b/x",
         f"az://c/x?sig={PLANTED}", f"wasbs://c:{PLANTED}@acc.blob.core.windows.net/x",
-        "abfss://c@nowhere/x", f"s3://b/x#{PLANTED}",
+        "abfss://c@nowhere/x", f"s3://b/x#{PLANTED}", f"s3://u:a/{PLANTED}@b",
+        f"s3://u:a?{PLANTED}@b", f"s3://b/x?sig=a@{PLANTED}", f"s3:/u:{PLANTED}@b",
+        f"s3:///u:{PLANTED}@b", f"s3:u:{PLANTED}@b", f"s3:\\\\u:{PLANTED}@b", f"s3//u:{PLANTED}@b",
+        f"u:{PLANTED}@b", f"gs:/{PLANTED}@b/x",
     ],
 )  # fmt: skip
 def test_no_place_for_other_urls_and_secrets(url: str) -> None:
     """They are refused when they are opened; a message does not show what may be a secret."""
     assert place_of(url) is None
     assert PLANTED not in redacted_url(url)
+    assert PLANTED not in redacted_location(url)
+    with pytest.raises(ConfigError) as caught:
+        Cluster.open(url)
+    assert PLANTED not in f"{caught.value} {caught.value.context}"
 
 
 def test_options_of_a_place_show_names_only() -> None:

@@ -103,7 +103,7 @@ def test_spoiled_file_leaves_what_was_read_before(
     file.unlink() if spoil == "missing" else file.write_text(texts[spoil])
     with caplog.at_level(logging.DEBUG, "txnlog"):
         if spoil == "empty":
-            with pytest.raises(NothingWrittenError, match="no credentials") as failed:
+            with pytest.raises(NothingWrittenError, match="tried storage.credentials") as failed:
                 store.put("x", b"1")
             assert failed.value.retriable
             assert failed.value.store_code == "NoCredentials"
@@ -128,6 +128,9 @@ def test_spoiled_file_leaves_what_was_read_before(
         (f'{{"azure_storage_account_key": "{KEY}"}}', "for Azure"),
         ("[other]\naws_region=x", "neither"),
         ("\0", "neither"),
+        pytest.param('{"a":' * 100_000, "neither", id="deep"),
+        pytest.param('{"a": ' + "[" * 50_000 + "]" * 50_000 + "}", "neither", id="deep, complete"),
+        pytest.param(" " * (1 << 20) + "{}", "it has 1048578 bytes", id="large"),
     ],
 )
 def test_file_that_cannot_be_used_is_refused_at_opening(
@@ -142,6 +145,33 @@ def test_file_that_cannot_be_used_is_refused_at_opening(
     assert message in shown
     assert PLANTED not in shown
     assert KEY not in shown
+
+
+@pytest.mark.parametrize("kind", ["a FIFO", "a folder", "a device"])
+@pytest.mark.parametrize(
+    ("url", "option", "others"),
+    [
+        ("s3://b", "credentials.file", {}),
+        ("s3://b", "root_certificate", {}),
+        ("gs://b", "google_service_account", {}),
+        ("gs://b", "google_application_credentials", {}),
+        ("az://c", "azure_federated_token_file", {"azure_storage_account_name": "acc"}),
+    ],
+)
+def test_file_that_is_none_is_refused_at_opening(
+    tmp_path: Path, kind: str, url: str, option: str, others: dict[str, str]
+) -> None:
+    """The open of a FIFO waits for a writer, perhaps for ever; /dev/zero has no end."""
+    file = tmp_path / "credentials"
+    if kind == "a FIFO":
+        os.mkfifo(file)
+    elif kind == "a folder":
+        file.mkdir()
+    else:
+        file.symlink_to("/dev/zero")
+    shown = told(lambda: ObjectStore.from_url(url, {option: str(file), **others}))
+    assert f"{option} " in shown
+    assert f"it is {kind}, not a file" in shown
 
 
 def test_boto3_profile_signs_requests(
@@ -251,10 +281,14 @@ def test_host_without_credentials_is_told_so(server: Any, status: int, retriable
     given = {"metadata_endpoint": server.url, "allow_http": "true", "max_retries": "0"}
     store = ObjectStore.from_url("s3://b", given)
     for call in (lambda: store.get("x"), lambda: store.put_if_absent("x", b"1")):
-        with pytest.raises(
-            NothingWrittenError, match="no credentials.*the role of this host"
-        ) as failed:
+        with pytest.raises(NothingWrittenError) as failed:
             call()
+        assert failed.value.message == (
+            "No S3 credentials found for s3://b; tried storage.aws_access_key_id, the variables "
+            "AWS_*, a web identity and the role of this host, but not ~/.aws, which needs "
+            f"storage.credentials.provider=boto3 (HTTP {status})"
+            f"{'; it is tried again' if retriable else ''}."
+        )
         assert not isinstance(failed.value, StorePermissionError)
         assert (failed.value.retriable, failed.value.fatal) == (retriable, not retriable)
         assert failed.value.store_code == "NoCredentials"

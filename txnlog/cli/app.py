@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -10,10 +11,12 @@ import typer
 from typer.core import TyperGroup
 
 from txnlog.cli.flags import refuse_options_of_kafka
-from txnlog.cli.session import Output, Session, fail, parse_storage, pipe_closed
+from txnlog.cli.session import Output, Session, fail, given_root, parse_storage, pipe_closed
 from txnlog.errors import TxnLogError
 from txnlog.process.version import VERSION
+from txnlog.text import printable
 
+_UsageError: Any = typer.BadParameter.__base__
 GLOBAL = ("--root", "--storage", "--output")
 COMMANDS = (
     "topics", "configs", "produce", "consume", "groups", "offsets", "transactions", "dump",
@@ -51,15 +54,30 @@ class RootCommand(TyperGroup):
             refuse_options_of_kafka(args)
         return super().parse_args(ctx, hoisted(args))
 
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        with _printable_usage():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with _printable_usage():
+                return super().invoke(ctx)
         except TxnLogError as error:
             fail(error, is_json=isinstance(ctx.obj, Session) and ctx.obj.is_json)
             raise typer.Exit(1) from None
         except BrokenPipeError:
             pipe_closed()
             raise typer.Exit(0) from None
+
+
+@contextmanager
+def _printable_usage() -> Iterator[None]:
+    """Usage errors repeat what the command line says; some are a help text of many lines."""
+    try:
+        yield
+    except _UsageError as error:
+        error.message = "\n".join(map(printable, error.message.split("\n")))
+        raise
 
 
 def hoisted(args: list[str]) -> list[str]:
@@ -119,4 +137,6 @@ def root(
     ] = False,
 ) -> None:
     """Kafka's transactions without brokers: topics, transactions and groups on Delta tables."""
-    context.obj = Session(root=root, storage=parse_storage(storage or ()), output=output)
+    context.obj = Session(
+        root=given_root(context), storage=parse_storage(storage or ()), output=output
+    )

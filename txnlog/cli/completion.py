@@ -1,17 +1,25 @@
-"""What Tab suggests: names of the cluster that the line, or TXNLOG_ROOT, says."""
+"""What Tab suggests: names of the cluster that the line, or TXNLOG_ROOT, says.
+
+Shells read a suggestion as code: zsh evaluates it at Tab, bash puts it on the line without quotes,
+and this command takes one that begins with a dash as an option. Names are chosen by any client, so
+only those of the characters of a topic's name are suggested (D137).
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import typer
 
-from txnlog.cli.session import Session, parse_storage
+from txnlog.cli.session import Session, given_root, parse_storage
 
 if TYPE_CHECKING:
     from txnlog.admin import AdminClient
+
+_SAFE: Final = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]*", re.ASCII)
 
 
 def topics(context: typer.Context, incomplete: str) -> list[str]:
@@ -73,8 +81,11 @@ def _found(
     given = context.find_root().params
     logging.disable()
     try:
-        session = Session(root=given.get("root"), storage=parse_storage(given.get("storage") or ()))
-        return sorted(name for name in find(session.admin()) if name.startswith(incomplete))
+        session = Session(
+            root=given_root(context), storage=parse_storage(given.get("storage") or ())
+        )
+        names = (name for name in find(session.admin()) if _SAFE.fullmatch(name))
+        return sorted(name for name in names if name.startswith(incomplete))
     except Exception:
         # No root, or one that cannot be read: a shell that completes a line shows no errors.
         return []

@@ -9,7 +9,7 @@ import typer
 from txnlog.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from txnlog.cli import completion
 from txnlog.cli.flags import KafkaFlags
-from txnlog.cli.session import parse_pairs, session_of
+from txnlog.cli.session import parse_configs, session_of
 from txnlog.cli.topics import Topic
 from txnlog.settings.topic_configs import find_config
 
@@ -44,12 +44,14 @@ def alter(
     topic: Topic,
     add_config: Annotated[
         list[str] | None,
-        typer.Option(help="name=value; may be repeated.", autocompletion=completion.config_pairs),
+        typer.Option(
+            help="name=value,...; may be repeated.", autocompletion=completion.config_pairs
+        ),
     ] = None,
     delete_config: Annotated[
         list[str] | None,
         typer.Option(
-            help="Name to reset to its default; may be repeated.",
+            help="Names to reset to their defaults; may be repeated.",
             autocompletion=completion.configs,
         ),
     ] = None,
@@ -58,9 +60,13 @@ def alter(
     session = session_of(context)
     entries = [
         ConfigEntry(name, value)
-        for name, value in parse_pairs("--add-config", add_config or ()).items()
+        for name, value in parse_configs("--add-config", add_config or ()).items()
     ]
-    entries += [ConfigEntry(name, None, AlterConfigOpType.DELETE) for name in delete_config or ()]
+    entries += [
+        ConfigEntry(name, None, AlterConfigOpType.DELETE)
+        for given in delete_config or ()
+        for name in given.split(",")
+    ]
     if not entries:
         raise typer.BadParameter("Give --add-config or --delete-config.")
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)

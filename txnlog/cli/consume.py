@@ -19,6 +19,7 @@ from txnlog.cli.tail import POLL_S, tail
 from txnlog.cli.times import format_time, parse_since_ms
 from txnlog.consumer import Consumer
 from txnlog.messages import OFFSET_BEGINNING, OFFSET_END, Message, TopicPartition
+from txnlog.text import printable_bytes
 
 app = typer.Typer(add_completion=False)
 
@@ -27,13 +28,18 @@ BATCH_RECORDS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFormat:
-    """The fields of a line before the value, in the order of Kafka's console consumer."""
+    """The fields of a line before the value, in the order of Kafka's console consumer.
+
+    Files and programs get keys, values and headers as they are, as from Kafka's tool; a terminal
+    would obey them.
+    """
 
     key_separator: str | None
     timestamp: bool
     partition: bool
     offset: bool
     headers: bool
+    for_people: bool
 
     def __call__(self, message: Message) -> bytes:
         parts = []
@@ -45,12 +51,20 @@ class LineFormat:
         if self.offset:
             parts.append(f"Offset:{message.offset()}".encode())
         if self.headers:
-            named = (b"%s:%s" % (k.encode(), _shown(v)) for k, v in message.headers() or ())
+            named = (
+                b"%s:%s" % (self._shown(name.encode()), self._shown(value))
+                for name, value in message.headers() or ()
+            )
             parts.append(b",".join(named) or b"NO_HEADERS")
-        line = _shown(message.value())
+        line = self._shown(message.value())
         if self.key_separator is not None:
-            line = _shown(message.key()) + self.key_separator.encode() + line
+            line = self._shown(message.key()) + self.key_separator.encode() + line
         return b"\t".join([*parts, line])
+
+    def _shown(self, data: bytes | None) -> bytes:
+        if data is None:
+            return b"null"
+        return printable_bytes(data).encode() if self.for_people else data
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +91,6 @@ def _pattern(option: str, value: str | None) -> re.Pattern[str] | None:
         raise typer.BadParameter(
             f"{option}: {value!r} is not a regular expression: {error}."
         ) from None
-
-
-def _shown(data: bytes | None) -> bytes:
-    return b"null" if data is None else data
 
 
 @app.command()
@@ -153,6 +163,9 @@ def consume(
 ) -> None:
     """Write records as lines until Ctrl-C, a closed pipe, -n records, or --timeout-ms.
 
+    A file or a pipe gets keys, values and headers as they are; on a terminal their control
+    characters are shown as \\xNN.
+
     With a group, offsets are committed after their records are written. After a broken pipe,
     records that were not written are not committed.
     """
@@ -189,6 +202,7 @@ def consume(
             partition=print_partition,
             offset=print_offset,
             headers=print_headers,
+            for_people=sys.stdout.isatty(),
         )
     if group is not None:
         config["group.id"] = group

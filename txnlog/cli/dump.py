@@ -9,7 +9,7 @@ import typer
 
 from txnlog.admin.dumps import Entry, dump_topic, dump_transaction
 from txnlog.cli import completion
-from txnlog.cli.session import Session, session_of
+from txnlog.cli.session import Session, echo, session_of
 from txnlog.cli.times import format_time
 from txnlog.errors import TransactionalIdNotFoundError
 
@@ -64,7 +64,7 @@ def _print(session: Session, entries: Iterator[Entry]) -> int:
         if session.is_json:
             session.show_json(entry)
         else:
-            typer.echo(" ".join(f"{name}: {_text(name, value)}" for name, value in entry.items()))
+            echo(" ".join(f"{name}: {_text(name, value)}" for name, value in entry.items()))
     return count
 
 

@@ -18,7 +18,7 @@ from txnlog.admin import (
 from txnlog.cli import completion, resets
 from txnlog.cli.flags import KafkaFlags
 from txnlog.cli.resets import Committed
-from txnlog.cli.session import UNREADABLE, Watch, session_of
+from txnlog.cli.session import UNREADABLE, Watch, echo, session_of, warn
 from txnlog.cli.times import parse_duration_ms, parse_time_ms
 from txnlog.errors import GroupIdNotFoundError, UnknownTopicOrPartitionError
 from txnlog.messages import TopicPartition
@@ -238,12 +238,12 @@ def reset_offsets(
         admin.alter_consumer_group_offsets([request])[group].result()
     if export:
         for p in wanted:
-            typer.echo(f"{p.topic},{p.partition},{p.offset}")
+            echo(f"{p.topic},{p.partition},{p.offset}")
     else:
         rows = [(group, p.topic, p.partition, p.offset) for p in wanted]
         session.show(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows)
     if not execute:
-        typer.echo("txnlog: nothing was changed; use --execute to set the offsets.", err=True)
+        warn("nothing was changed; use --execute to set the offsets.")
 
 
 @app.command("delete-offsets")

@@ -13,6 +13,7 @@ from typing import Any
 from txnlog.errors import InvalidRecordError
 from txnlog.messages import Message
 from txnlog.settings.arguments import shown
+from txnlog.text import json_text
 
 FIELDS = {"topic", "partition", "offset", "timestamp", "key", "value", "headers"}
 
@@ -29,7 +30,7 @@ def to_json(message: Message) -> bytes:
         "value": encode(message.value()),
         "headers": [[name, encode(value)] for name, value in message.headers() or ()],
     }
-    return json.dumps(line, ensure_ascii=False).encode()
+    return json_text(line).encode()
 
 
 def from_json(line: bytes, number: int) -> dict[str, Any]:

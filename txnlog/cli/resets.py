@@ -11,9 +11,10 @@ import typer
 
 from txnlog.admin import AdminClient, IsolationLevel, OffsetSpec
 from txnlog.admin.topics import all_partitions
-from txnlog.cli.session import parse_numbers
+from txnlog.cli.session import parse_numbers, warn
 from txnlog.errors import ConfigError
 from txnlog.messages import TopicPartition
+from txnlog.text import shell_word
 
 Rule = Callable[[TopicPartition], int]
 Committed = Mapping[TopicPartition, int]
@@ -32,10 +33,10 @@ def scope(
         named = {partition.topic for partition in committed}
         found = admin.cluster.survey_topics(named.__contains__)
         for name in sorted(named - found.keys()):
-            typer.echo(
-                f"txnlog: topic {name} is left out: it is deleted. `txnlog groups delete-offsets "
-                f"-g {group} -t {name}` deletes the group's offsets in it.",
-                err=True,
+            words = f"-g {shell_word(group)} -t {shell_word(name)}"
+            warn(
+                f"topic {name} is left out: it is deleted. `txnlog groups delete-offsets {words}` "
+                "deletes the group's offsets in it."
             )
         return all_partitions(admin.cluster, sorted(found))
     partitions: list[TopicPartition] = []
@@ -122,10 +123,9 @@ def _within(admin: AdminClient, partitions: Sequence[TopicPartition], rule: Rule
         wanted = rule(partition)
         nearest = min(max(wanted, starts[partition]), ends[partition])
         if nearest != wanted:
-            typer.echo(
-                f"txnlog: offset {wanted} of {partition.topic}-{partition.partition} is out of "
-                f"range; {nearest} is the nearest.",
-                err=True,
+            warn(
+                f"offset {wanted} of {partition.topic}-{partition.partition} is out of range; "
+                f"{nearest} is the nearest."
             )
         return nearest
 

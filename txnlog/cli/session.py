@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from txnlog.cli.times import format_time
-from txnlog.errors import TxnLogError
+from txnlog.errors import NonEmptyGroupError, TxnLogError
+from txnlog.text import json_text, printable
 
 if TYPE_CHECKING:
     # The clients, pyarrow and rich are imported where they are used: --version, and completion
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 CLIENT_ID = "txnlog-cli"
 UNREADABLE = "Unreadable"
 PIPE_WIDTH = 100_000
+_RELATIVE = re.compile(r"[^/~:@\s][^:@]*", re.DOTALL)
+_NEXT_PAIR = re.compile(r",\s*(?=[A-Za-z0-9._-]+=)")
 CLEAR_SCREEN = "\x1b[H\x1b[2J\x1b[3J"
 
 Watch = Annotated[
@@ -123,7 +126,7 @@ class Session:
         for column in table.columns:
             column.overflow = "fold"
         for row in rows:
-            table.add_row(*(Text(_cell(value)) for value in row))
+            table.add_row(*(Text(printable(_cell(value))) for value in row))
         console = Console(file=sys.stdout)
         if console.is_terminal:
             console.print(table)
@@ -137,13 +140,14 @@ class Session:
 
     def show_json(self, value: object) -> None:
         """One JSON document on a line."""
-        typer.echo(json.dumps(value, ensure_ascii=False))
+        typer.echo(json_text(value))
 
     def finish(self, errors: Mapping[str, BaseException | None]) -> None:
         """After a listing: one line on stderr for each entry with an error, then exit code 1."""
         failed = {name: error for name, error in errors.items() if error is not None}
         for name, error in sorted(failed.items()):
-            typer.echo(f"txnlog: {name}: {' '.join(str(error).split())}", err=True)
+            text = error.message if isinstance(error, TxnLogError) else str(error)
+            warn(f"{name}: {text}")
         if failed:
             raise typer.Exit(1)
 
@@ -151,7 +155,27 @@ class Session:
         """A message about the result; not printed with JSON output."""
         if not self.is_json:
             self._begin_page()
-            typer.echo(line)
+            echo(line)
+
+
+def echo(line: str) -> None:
+    """Print a line for people: the only way for a text with an id or a name (D137)."""
+    typer.echo(printable(line))
+
+
+def warn(line: str) -> None:
+    """Print a line for people on stderr."""
+    typer.echo(f"txnlog: {printable(line)}", err=True)
+
+
+def confirm(what: str) -> None:
+    """Ask on a terminal whether to continue; raises Abort for no.
+
+    Raises NonEmptyGroupError where nobody can answer, as in a script.
+    """
+    if not sys.stdin.isatty():
+        raise NonEmptyGroupError(f"{what}. Nothing was deleted. Stop them first, or give --yes.")
+    typer.confirm(f"{printable(what)}. Delete it?", abort=True, err=True)
 
 
 def fail(error: TxnLogError, *, is_json: bool) -> None:
@@ -161,14 +185,14 @@ def fail(error: TxnLogError, *, is_json: bool) -> None:
         report = _described(error)
         if failures:
             report["errors"] = [{"part": part, **_described(one)} for part, one in failures]
-        typer.echo(json.dumps(report), err=True)
+        typer.echo(json_text(report), err=True)
         return
     if not failures:
-        typer.echo(f"txnlog: {_on_one_line(error.message)}", err=True)
+        warn(error.message)
         return
-    typer.echo(f"txnlog: {error.message.splitlines()[0]}", err=True)
+    warn(error.lines[0])
     for part, one in failures:
-        typer.echo(f"txnlog: {part}: {_on_one_line(one.message)}", err=True)
+        warn(f"{part}: {one.message}")
 
 
 def _described(error: TxnLogError) -> dict[str, Any]:
@@ -176,11 +200,7 @@ def _described(error: TxnLogError) -> dict[str, Any]:
     store_code = error.context.get("store_code")
     if store_code is not None:
         fields["store_code"] = store_code
-    return {**fields, "message": _on_one_line(error.message)}
-
-
-def _on_one_line(text: str) -> str:
-    return " ".join(text.split())
+    return {**fields, "message": error.message}
 
 
 def session_of(context: typer.Context) -> Session:
@@ -188,6 +208,22 @@ def session_of(context: typer.Context) -> Session:
     session = context.obj
     assert isinstance(session, Session)
     return session
+
+
+def given_root(context: typer.Context) -> str | None:
+    """The root of the line, or of TXNLOG_ROOT, for one session.
+
+    A relative path on the line is one of the working directory, as people type it. In a variable it
+    would be another folder after each `cd`; that, a `~`, and what may be a mistyped URL are left
+    for the check of every client to refuse (D64).
+    """
+    main = context.find_root()
+    root: str | None = main.params.get("root")
+    source = main.get_parameter_source("root")
+    is_typed = source is not None and source.name == "COMMANDLINE"
+    if root is None or not is_typed or not _RELATIVE.fullmatch(root):
+        return root
+    return os.path.abspath(root)
 
 
 def parse_storage(given: Sequence[str]) -> StoreSettings | None:
@@ -219,6 +255,18 @@ def parse_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
             raise typer.BadParameter(f"{option} takes key=value, not {pair!r}.")
         pairs[key] = value
     return pairs
+
+
+def parse_configs(option: str, given: Sequence[str]) -> dict[str, str]:
+    """name=value arguments, of which one may hold several as in Kafka's tools: a=1,b=[2,3].
+
+    A comma that no name= follows belongs to the value. Raises BadParameter.
+    """
+    pairs = [pair for text in given for pair in _NEXT_PAIR.split(text)]
+    return {
+        name: value[1:-1] if value.startswith("[") and value.endswith("]") else value
+        for name, value in parse_pairs(option, pairs).items()
+    }
 
 
 def parse_numbers(option: str, value: str) -> list[int]:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from txnlog.admin import NewPartitions, NewTopic, TopicDescription
+from txnlog.admin import AdminClient, NewPartitions, NewTopic, TopicDescription
 from txnlog.cli import completion
 from txnlog.cli.flags import KafkaFlags
-from txnlog.cli.session import Session, Watch, parse_pairs, session_of
+from txnlog.cli.session import Session, Watch, confirm, parse_configs, session_of
 from txnlog.cli.times import format_time
 from txnlog.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from txnlog.messages import TopicPartition
@@ -39,7 +39,7 @@ def create(
     config: Annotated[
         list[str] | None,
         typer.Option(
-            help="Configuration, name=value; may be repeated.",
+            help="Configurations, name=value,...; may be repeated.",
             autocompletion=completion.config_pairs,
         ),
     ] = None,
@@ -47,7 +47,7 @@ def create(
 ) -> None:
     """Create a topic, and the cluster if there is none."""
     session = session_of(context)
-    new = NewTopic(topic, partitions, config=parse_pairs("--config", config or ()))
+    new = NewTopic(topic, partitions, config=parse_configs("--config", config or ()))
     admin = session.admin()
     try:
         admin.create_topics([new])[topic].result()
@@ -70,9 +70,16 @@ def delete(
             "--force", help="Also delete a topic with a damaged log; its readable data is lost."
         ),
     ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask when members of a group read the topic.")
+    ] = False,
 ) -> None:
     """Delete a topic. A new topic of this name continues at the old end offsets."""
     session = session_of(context)
+    readers = [] if yes else _readers(session.admin(), topic)
+    if readers:
+        named = ", ".join(f"group {name} (members: {count})" for name, count in readers)
+        confirm(f"Topic {topic} is read by {named}")
     try:
         session.admin().delete_topics([topic], force=force)[topic].result()
     except UnknownTopicOrPartitionError:
@@ -80,6 +87,22 @@ def delete(
             raise
         return
     session.say(f"Deleted topic {topic}.")
+
+
+def _readers(admin: AdminClient, topic: str) -> list[tuple[str, int]]:
+    """The groups with members that have partitions of a topic, and the number of these members."""
+    listed = admin.list_consumer_groups().result().valid
+    names = [group.group_id for group in listed if not group.is_simple_consumer_group]
+    found = []
+    for name, future in admin.describe_consumer_groups(names).items():
+        if future.exception() is not None:
+            # It has left, or became unreadable, since the listing.
+            continue
+        assigned = [member.assignment.topic_partitions for member in future.result().members]
+        count = sum(any(p.topic == topic for p in partitions) for partitions in assigned)
+        if count:
+            found.append((name, count))
+    return found
 
 
 @app.command("list")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from txnlog.admin import AdminClient
 from txnlog.admin.upgrade import WATCH_MS_DEFAULT
-from txnlog.cli.session import session_of
+from txnlog.cli.session import session_of, warn
 
 app = typer.Typer(add_completion=False)
 
@@ -44,7 +43,7 @@ def upgrade(
 
     def on_step(text: str, done: int, count: int) -> None:
         if not session.is_json:
-            print(f"txnlog: {text} ({done}/{count})", file=sys.stderr)
+            warn(f"{text} ({done}/{count})")
 
     client = AdminClient(config)
     watch_ms = watch_seconds * 1000

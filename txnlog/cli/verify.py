@@ -15,6 +15,7 @@ from txnlog.cli.session import Session, fail, session_of
 from txnlog.cli.times import parse_time_ms
 from txnlog.errors import TxnLogError
 from txnlog.protocol.verification.findings import Finding, FindingKind, Severity
+from txnlog.text import printable
 from txnlog.verifying.report import Progress as OnProgress
 from txnlog.verifying.report import Verification, VerifySettings, by_severity
 
@@ -79,7 +80,7 @@ def _progress() -> Iterator[OnProgress]:
     with Progress(
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
         console=console,
         disable=not console.is_terminal,
@@ -89,7 +90,8 @@ def _progress() -> Iterator[OnProgress]:
 
         def on_progress(table: str, done: int, count: int, files: int) -> None:
             description = f"{table}: {files:,} files" if files else table
-            bar.update(task, completed=done, total=count or None, description=description)
+            text = printable(description)
+            bar.update(task, completed=done, total=count or None, description=text)
 
         yield on_progress
 

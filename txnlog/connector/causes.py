@@ -13,6 +13,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from txnlog.errors import TxnLogError
+from txnlog.text import printable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,12 +61,12 @@ def items_reporting_causes(items: Iterator[R]) -> Iterator[R]:
 
 def with_causes(error: TxnLogError) -> TxnLogError:
     """A new error of the same type; its message has a line for each cause it does not repeat."""
-    message = error.message
+    first, *lines = error.lines
     for cause in _causes(error):
-        text = cause.message if isinstance(cause, TxnLogError) else _first_line(cause)
-        if text not in message:
-            message += f"\nCaused by {type(cause).__name__}: {text}"
-    return type(error)(message, **error.context)
+        text = cause.message if isinstance(cause, TxnLogError) else printable(_first_line(cause))
+        if not any(text in line for line in (first, *lines)):
+            lines.append(f"Caused by {type(cause).__name__}: {text}")
+    return type(error)(first, *lines, **error.context)
 
 
 def line_of_cause(error: BaseException) -> str:

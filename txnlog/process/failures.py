@@ -151,7 +151,8 @@ def combined(work: str, found: list[tuple[str, TxnLogError]]) -> TxnLogError:
     }
     assert set(flags) == set(FLAGS)
     raised = common(
-        "\n".join([f"{work}: {len(found)} parts failed.", *lines]),
+        f"{work}: {len(found)} parts failed.",
+        *lines,
         code=first.code,
         errors=errors,
         failures=tuple(found),

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 
 from txnlog.process.forking import watch
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("txnlog")
 
 
 class Threads:

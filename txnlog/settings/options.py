@@ -21,7 +21,7 @@ from txnlog.settings.arguments import shown
 from txnlog.settings.broker_names import BROKERS_OF_SPARK
 from txnlog.settings.names import nearest, suggestion
 from txnlog.settings.redaction import regex_of_conf, warning_of
-from txnlog.settings.roots import canonical_url, place_of
+from txnlog.settings.roots import canonical_url, place_of, without_secrets
 from txnlog.settings.spark_options import (
     BY_NAME,
     NOT_SUPPORTED,
@@ -235,8 +235,7 @@ def redacted_url(url: str) -> str:
     if place is not None:
         return place.url
     is_local = (local_path(url) or "").startswith("/")
-    without_query = re.sub(r"(?s)[?#].*\Z", "", url) if "://" in url and not is_local else url
-    return re.sub(r"(?<=://)[^/@]*@", "", without_query)
+    return url if is_local else without_secrets(url)
 
 
 def _find(key: str, operation: Operation) -> Option | None:

@@ -18,6 +18,7 @@ _AZURE_HOST: Final = re.compile(
 _URL: Final = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<place>[^/?#]*)(?P<path>[^?#]*)", re.DOTALL
 )
+_HEAD: Final = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?[/\\]*")
 AZURE_SUFFIX: Final = "core.windows.net"
 FABRIC_SUFFIX: Final = "fabric.microsoft.com"
 SCHEMES: Final[dict[str, Cloud]] = {
@@ -72,6 +73,9 @@ def place_of(url: str) -> Place | None:
         return None
     where, prefix = found["place"], found["path"].strip("/")
     user, at, host = where.rpartition("@")
+    if ":" in host:
+        # A password with a slash: s3://user:pass/word@bucket.
+        return None
     if not at:
         return Place(cloud=cloud, bucket=host, prefix=prefix) if host else None
     matched = _AZURE_HOST.fullmatch(host.lower()) if cloud == "azure" else None
@@ -85,3 +89,15 @@ def canonical_url(url: str) -> str:
     """The one spelling of a place in an object store; any other text unchanged."""
     place = place_of(url)
     return url if place is None else place.url
+
+
+def without_secrets(url: str) -> str:
+    """A text that is no place, perhaps a mistyped URL, without what may be a user, a password, a
+    query or a fragment.
+    """
+    found = _HEAD.match(url)
+    head = found[0] if found else ""
+    hidden, at, rest = url[len(head) :].rpartition("@")
+    if "?" in hidden or "#" in hidden:
+        return f"{head}..."
+    return head + ("...@" if at else "") + re.split("[?#]", rest, maxsplit=1)[0]

@@ -169,7 +169,7 @@ def json_object(name: str, value: str) -> str:
     """A JSON object, as in a service account's key file."""
     try:
         found = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise refused(name, "a JSON object")

@@ -24,6 +24,7 @@ from txnlog.errors import (
     TransactionAbortedError,
     TxnLogError,
 )
+from txnlog.text import printable
 
 __all__ = [
     "ConsumeError",
@@ -67,7 +68,7 @@ class KafkaError:
         txn_requires_abort: bool = False,
     ) -> None:
         self._code = int(error)
-        self._reason = reason
+        self._reason = None if reason is None else printable(reason)
         self._fatal = bool(fatal)
         self._retriable = bool(retriable)
         self._txn_requires_abort = bool(txn_requires_abort)

@@ -40,7 +40,7 @@ from txnlog.storage.store.errors import is_out_of_memory, out_of_memory
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.store.seals import check_span, read_seal
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("txnlog")
 
 T = TypeVar("T")
 

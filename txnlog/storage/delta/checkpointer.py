@@ -15,7 +15,7 @@ from txnlog.storage.delta.log_cleanup import clean_up
 from txnlog.storage.delta.log_settings import LogSettings
 from txnlog.storage.store.objects import ObjectStore
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("txnlog")
 
 _CLEANUPS_PER_RETENTION = 24
 _REST_PER_WORK = 19

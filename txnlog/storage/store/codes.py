@@ -71,7 +71,7 @@ def store_code(error: BaseException) -> str | None:
     """S3's or Azure's code, else the name of the errno, else the HTTP status; None if none."""
     number = error.errno if isinstance(error, OSError) else None
     text = str(error)
-    if _PROVIDER_FAILED in text or _CREDENTIAL_SERVICE.search(text.split("\n", 1)[0]):
+    if is_of_provider(error) or _CREDENTIAL_SERVICE.search(text.split("\n", 1)[0]):
         return NO_CREDENTIALS
     if "redirect without LOCATION" in text:
         return "PermanentRedirect"
@@ -87,6 +87,11 @@ def store_code(error: BaseException) -> str | None:
         return errno.errorcode.get(number, str(number))
     found = _HTTP_STATUS.search(text)
     return None if found is None else found.group(1)
+
+
+def is_of_provider(error: BaseException) -> bool:
+    """Whether one of storage.store.credentials has failed, not the store library's own search."""
+    return _PROVIDER_FAILED in str(error)
 
 
 def http_status(error: BaseException) -> int | None:
@@ -108,13 +113,13 @@ def shown_reason(error: BaseException) -> str:
     """
     text = str(error)
     status, code = http_status(error), store_code(error)
-    if _PROVIDER_FAILED in text:
+    if is_of_provider(error):
         # Its text is ours.
         reason = text.partition(_PROVIDER_FAILED)[2].split("\n", 1)[0]
     elif status is not None:
         told = " ".join((_XML_TEXT.findall(text) or _JSON_TEXT.findall(text))[:2])
         told = _LONG_WORD.sub("...", told)
-        parts = [f"HTTP {status}", "" if code == str(status) else code or ""]
+        parts = [f"HTTP {status}", "" if code in (str(status), NO_CREDENTIALS) else code or ""]
         reason = " ".join(filter(None, parts)) + (f": {told}" if told else "")
         if was_retried(error):
             reason += f", {_RETRIES.findall(text)[0]}"
@@ -123,7 +128,7 @@ def shown_reason(error: BaseException) -> str:
         network = _NETWORK.search(text)
         if network is not None and network.group() not in reason:
             reason += f": {network.group()}"
-        if code is not None and code not in reason:
+        if code not in (None, NO_CREDENTIALS) and code not in reason:
             reason = f"{code}: {reason}"
     reason = _SECRET_LIKE.sub("...", " ".join(reason.split()))
     return reason[:_TEXT_MAX] or type(error).__name__

@@ -21,8 +21,8 @@ from txnlog.errors import ConfigError, TxnLogError
 from txnlog.settings.roots import Place
 from txnlog.settings.storage_options import StorageOptions, parse_storage_options
 from txnlog.settings.storage_tables import CREDENTIALS
+from txnlog.storage.store.host_files import UnusableFileError, read_text
 
-FILE_BYTES_MAX: Final = 1 << 20
 CHECK_EVERY: Final = timedelta(seconds=10)
 """How long a change of the file, or of what a provider has, may go unnoticed."""
 _BEFORE_EXPIRY: Final = timedelta(minutes=5)
@@ -76,14 +76,11 @@ class CredentialsFile:
             seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
             if seen == self._seen:
                 return
-            if stat.st_size > FILE_BYTES_MAX:
-                raise self._unreadable(f"it has {stat.st_size} bytes")
-            with open(self._path, encoding="utf-8") as file:
-                options = _parsed(file.read())
+            options = _parsed(read_text(self._path))
         except OSError as error:
             raise self._unreadable(error.strerror or "it cannot be read") from None
-        except UnicodeDecodeError:
-            raise self._unreadable("it is not text") from None
+        except UnusableFileError as error:
+            raise self._unreadable(str(error)) from None
         if options is None:
             raise self._unreadable("it is neither a JSON object nor lines `name = value`")
         try:
@@ -102,14 +99,13 @@ def _parsed(text: str) -> dict[str, str] | None:
     """The options in a file's text; None if it has neither form."""
     if text.lstrip().startswith("{"):
         try:
-            found = json.loads(text)
-        except ValueError:
+            simple = {
+                str(key): json.dumps(value) if isinstance(value, bool | dict) else str(value)
+                for key, value in json.loads(text).items()
+                if value is not None
+            }
+        except (ValueError, RecursionError):
             return None
-        simple = {
-            str(key): json.dumps(value) if isinstance(value, bool | dict) else str(value)
-            for key, value in found.items()
-            if value is not None
-        }
         return {key.removeprefix("storage."): value for key, value in simple.items()}
     lines = configparser.ConfigParser(interpolation=None, delimiters=("=",))
     try:

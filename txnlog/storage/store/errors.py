@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from obstore import exceptions as obstore_exceptions
@@ -21,6 +22,8 @@ from txnlog.errors import (
     StorePermissionError,
     TxnLogError,
 )
+from txnlog.settings.roots import place_of
+from txnlog.settings.storage_tables import CLOUD_NAMES
 from txnlog.storage.store.codes import (
     CONFLICTS,
     NO_CREDENTIALS,
@@ -29,6 +32,7 @@ from txnlog.storage.store.codes import (
     WRONG_PLACE,
     describe_store_error,
     http_status,
+    is_of_provider,
     shown_reason,
     store_code,
     was_retried,
@@ -71,6 +75,16 @@ _CREDENTIALS = {
     "InvalidAccessKeyId": "the store does not know the key id. Check it, and storage.aws_endpoint.",
     "RequestTimeTooSkewed": "this host's clock is wrong. Set it.",
 }
+
+_TRIED = {
+    "s3": "storage.aws_access_key_id, the variables AWS_*, a web identity and the role of this "
+    "host, but not ~/.aws, which needs storage.credentials.provider=boto3",
+    "azure": "storage.azure_storage_account_key, the variables AZURE_*, a workload identity and "
+    "the managed identity of this host",
+    "gcs": "storage.google_service_account, the variables GOOGLE_*, the default credentials of "
+    "gcloud and the service account of this host",
+}
+"""Where the store library looks for credentials, in this order."""
 
 _REMEDIES = {
     errno.ENOSPC: "The disk is full: make room, then try again.",
@@ -118,7 +132,7 @@ def remote_error(error: Exception, where: str, verb: str, path: str) -> StorageE
     if code in WRONG_PLACE and is_sure:
         return _misdirected(NothingWrittenError, error, where, path, _WRONG_REGION)
     if code == NO_CREDENTIALS:
-        return _without_credentials(error, where, verb, path)
+        return _without_credentials(error, where, path)
     if is_sure and (status in (401, 403) or code in WRONG_KEY or _is_refusal(error)):
         return _refused(error, where, verb, path)
     return failed(where, verb, error, path=path)
@@ -239,15 +253,18 @@ def _misdirected(
     )
 
 
-def _without_credentials(error: Exception, where: str, verb: str, path: str) -> NothingWrittenError:
+def _without_credentials(error: Exception, where: str, path: str) -> NothingWrittenError:
     """Nothing was sent: no credentials were given, or who supplies them does not answer."""
-    status = http_status(error)
+    status, place = http_status(error), place_of(where)
     is_retriable = status is None or status == 429 or status >= 500
     again = "; it is tried again" if is_retriable else ""
+    assert place is not None
+    tried = f"{_TRIED[place.cloud]} ({shown_reason(error)})"
+    if is_of_provider(error):
+        tried = f"storage.credentials.* only ({shown_reason(error)})"
     return NothingWrittenError(
-        f"{where}: no credentials to {verb} ({shown_reason(error)}). There are none in the "
-        "storage.* options and the variables of this process, or storage.credentials.*, the role "
-        f"of this host, or its login does not supply them{again}.",
+        f"No {CLOUD_NAMES[place.cloud]} credentials found for {replace(place, prefix='').url}; "
+        f"tried {tried}{again}.",
         path=path,
         retriable=is_retriable,
         fatal=not is_retriable,

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
-from urllib.parse import urlparse
 
 import obstore
 from obstore import exceptions as obstore_exceptions
@@ -32,7 +31,7 @@ from txnlog.process.failures import Failures
 from txnlog.process.forking import ADVICE
 from txnlog.process.latency import Latency
 from txnlog.process.together import together
-from txnlog.settings.roots import place_of
+from txnlog.settings.roots import place_of, without_secrets
 from txnlog.settings.storage_options import parse_storage_options
 from txnlog.storage.store.clock import StoreClock, check_conditional_puts
 from txnlog.storage.store.errors import (
@@ -138,23 +137,22 @@ class ObjectStore:
         if path is not None:
             return cls._local(os.path.abspath(path), create, clock, settings.fsync)
         scheme = url.partition(":")[0].lower()
-        place = place_of(url)
-        if place is None and _holds_secrets(url):
-            # The url is left out: whatever shows this error would show the secret.
-            raise ConfigError(
-                f"A {scheme}:// url may not hold credentials, a query or a fragment. Leave "
-                "them out, and give credentials as storage.* options."
-            )
+        place, shown = place_of(url), without_secrets(url)
         if scheme == "file":
-            raise ConfigError(f"{url!r} names a host; write file:///absolute/path.", url=url)
+            raise ConfigError(f"{shown!r} names a host; write file:///absolute/path.", url=shown)
         if scheme == "memory":
             return cls(MemoryStore(), url, clock=clock)
         if place is None:
+            hint = (
+                " Leave out credentials, query and fragment; credentials are storage.* options."
+                if shown != url
+                else ""
+            )
             raise ConfigError(
-                f"{url!r}: scheme {scheme!r} cannot be opened, or the bucket is missing. "
+                f"{shown!r}: scheme {scheme!r} cannot be opened, or the bucket is missing. "
                 "Use a local path, file://, s3://bucket/..., gs://bucket/..., "
-                "az://container/... or abfss://container@account.dfs.core.windows.net/...",
-                url=url,
+                f"az://container/... or abfss://container@account.dfs.core.windows.net/...{hint}",
+                url=shown,
             )
         opened, refuses_skewed = open_place(place.url, settings)
         store = cls(opened, place.url, clock=clock)
@@ -532,16 +530,6 @@ def _check_fork() -> None:
             "This process is a child of os.fork(), and its parent had used the object store, "
             f"whose threads are not here: calls would hang. {ADVICE}"
         )
-
-
-def _holds_secrets(url: str) -> bool:
-    try:
-        parsed = urlparse(url)
-        # In abfss://container@account/path the container is in the place of a user.
-        user = parsed.username if not parsed.scheme.startswith("abfs") else None
-    except ValueError:
-        return "@" in url
-    return bool(user or parsed.password or parsed.query or parsed.fragment)
 
 
 def _meta(item: Mapping[str, Any]) -> ObjectMeta:

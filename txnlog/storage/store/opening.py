@@ -15,9 +15,11 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from txnlog.errors import ConfigError
 from txnlog.settings.roots import AZURE_SUFFIX, FABRIC_SUFFIX, Place, place_of
 from txnlog.settings.storage_options import StorageOptions, parse_storage_options
-from txnlog.settings.storage_tables import CREDENTIALS, PREFIXES
+from txnlog.settings.storage_tables import CREDENTIALS, PREFIXES, Cloud, spellings
 from txnlog.settings.storage_values import is_pem
+from txnlog.settings.storage_values import path as path_option
 from txnlog.storage.store.credentials import CredentialsFile, credential_provider
+from txnlog.storage.store.host_files import UnusableFileError, check_regular, read_text
 from txnlog.storage.store.panics import LibraryPanicError, panics_as_errors
 
 _STORES: Final[Mapping[str, Any]] = {"s3": S3Store, "azure": AzureStore, "gcs": GCSStore}
@@ -51,6 +53,7 @@ def open_place(url: str, options: StorageOptions) -> tuple[Any, bool]:
         if provider.region and "AWS_REGION" not in os.environ:
             config = {"aws_region": provider.region, **config}
     _check_http(merged)
+    _check_files(config, place.cloud)
     try:
         with panics_as_errors():
             store = _STORES[place.cloud].from_url(
@@ -133,19 +136,31 @@ def _client(options: Mapping[str, str]) -> Any:
 
 def _text_of(name: str, path: str) -> str:
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise ConfigError(
-            f"The file of storage.{name} cannot be read on this host ({reason}).",
-            option=f"storage.{name}",
-        ) from None
+        text = read_text(path)
+    except UnusableFileError as error:
+        raise _unusable(name, error) from None
     if not is_pem(text):
         raise ConfigError(
             f"The file of storage.{name} has no certificate in PEM form.", option=f"storage.{name}"
         )
     return text
+
+
+def _check_files(options: Mapping[str, str], cloud: Cloud) -> None:
+    """Raise ConfigError for a FIFO or a device that the library would wait for."""
+    rows = spellings(cloud)
+    for name, value in options.items():
+        try:
+            if rows[name].parse is path_option:
+                check_regular(value)
+        except UnusableFileError as error:
+            raise _unusable(name, error) from None
+
+
+def _unusable(name: str, why: UnusableFileError) -> ConfigError:
+    return ConfigError(
+        f"The file of storage.{name} cannot be used on this host: {why}.", option=f"storage.{name}"
+    )
 
 
 def _retry(options: Mapping[str, str]) -> Any:

@@ -37,6 +37,7 @@ from txnlog.storage.tables.schemas import (
     new_row_file,
     row_add,
 )
+from txnlog.text import shell_word
 
 Row = TypeVar("Row", TransactionMetadata, Group)
 R = TypeVar("R")
@@ -170,7 +171,7 @@ class RowView(Generic[Row]):
         values = {k: v for k, v in add.partition_values.items() if isinstance(v, str)}
         # Without an id its key is the file's name, which is never taken for an id.
         key = values.get(self._id_column) or add.path
-        command = _DELETE_COMMANDS[self._id_column].format(key)
+        command = _DELETE_COMMANDS[self._id_column].format(shell_word(key))
         return UnreadableRow(
             key=key,
             path=add.path,

@@ -17,6 +17,7 @@ from txnlog.compat.confluent_kafka.serialization import (
     SerializationContext,
     SerializationError,
 )
+from txnlog.text import printable
 
 MAGIC = 0
 _HEADER = struct.Struct(">bI")
@@ -28,7 +29,8 @@ class SchemaRegistryError(Exception):
     UNKNOWN = -1
 
     def __init__(self, http_status_code: int, error_code: int, error_message: str) -> None:
-        super().__init__(f"{error_message} (HTTP status code {http_status_code}, {error_code})")
+        status = f"(HTTP status code {http_status_code}, {error_code})"
+        super().__init__(f"{printable(error_message)} {status}")
         self.http_status_code = http_status_code
         self.error_code = error_code
         self.error_message = error_message
@@ -54,7 +56,7 @@ class Schema:
     def comparable(self) -> str:
         """The same text for schemas that differ in white space only."""
         text = self.schema_str or ""
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             text = json.dumps(json.loads(text), separators=(",", ":"))
         used = [(each.name, each.subject, each.version) for each in self.references]
         return json.dumps([self.schema_type, text, used])
