@@ -33,6 +33,7 @@ from tests.coordinator.processes import (
     visible,
     world,
 )
+from tests.coordinator.restoring import Backup, backup, remove_all, restore
 from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.sweeper import Sweeper
@@ -45,38 +46,14 @@ from txnlog.protocol.metadata import (
     TransactionMetadata,
 )
 from txnlog.protocol.states import TransactionResult, TransactionState
-from txnlog.protocol.topics import TopicCommit, TopicState, end_app_id
 from txnlog.protocol.transitions import prepare_end
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
-
-Backup = dict[str, bytes]
-
-
-def backup(shared: SharedMemory, prefix: str) -> Backup:
-    """The files of the tables whose names begin so."""
-    store = shared.open()
-    paths = [file.path for file in store.list("") if file.path.startswith(prefix)]
-    return dict(zip(paths, store.get_many(paths), strict=True))
-
-
-def restore(shared: SharedMemory, prefix: str, files: Backup) -> None:
-    """Put tables back, whole."""
-    store = shared.open()
-    store.delete([file.path for file in store.list("") if file.path.startswith(prefix)])
-    for path, data in files.items():
-        store.put(path, data)
 
 
 def commit(cluster: Cluster, row: TransactionMetadata, *names: str) -> TransactionMetadata:
     for name in names:
         row = cluster.coordinator.commit(row, both(cluster, name))
     return row
-
-
-def remove_all(state: TopicState) -> TopicCommit:
-    """What retention writes."""
-    ends = {end_app_id(n): state.high_watermark(n) for n in range(len(state.partitions))}
-    return TopicCommit(operation="DELETE EXPIRED", removes=tuple(state.by_path), txns=ends)
 
 
 def restored_shard(lost: int = 3) -> SharedMemory:
@@ -169,7 +146,7 @@ def test_restored_row_whose_transaction_was_published_is_completed() -> None:
     restore(shared, "__transaction_state", files)
     for name in TOPICS:
         # Its file is in no state any more, and the log says that it was.
-        first.topic_log(name).transact(lambda state: remove_all(state))
+        first.topic_log(name).transact(remove_all)
     recover(shared)
     assert state_of(process(shared)) is TransactionState.COMPLETE_COMMIT
 
