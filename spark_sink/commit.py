@@ -135,7 +135,7 @@ def commit_once(
         # The topics may have changed while the id was taken over.
         read = None
         with phases.measure("own"):
-            newest = row = _take_over(options, cluster, transactional_id, run, before)
+            newest = row = _take_over(options, cluster, transactional_id, run, before, topics)
             if is_first_of_run:
                 newest = stop_others(
                     cluster, run.query_id, transactional_id=transactional_id, owner=row.owner
@@ -325,8 +325,12 @@ def _take_over(
     transactional_id: str,
     run: StagedTask,
     row: TransactionMetadata | None,
+    topics: Sequence[str],
 ) -> TransactionMetadata:
-    """The state row, owned by this run and with no open transaction; `row` is the former one."""
+    """The state row, owned by this run and with no open transaction; `row` is the former one.
+
+    `topics` were just read. Raises LogGapError if they show that the row is an old one.
+    """
     if row is not None and row.owner.query_id not in ("", run.query_id):
         logger.warning(
             "Query %s takes over transactional.id %s from query %s (%s). Two queries that run at "
@@ -345,5 +349,8 @@ def _take_over(
         pid=pid,
     )
     return cluster.coordinator.init_producer_id(
-        transactional_id, owner, timeout_ms=options.number("transaction.timeout.ms") or 0
+        transactional_id,
+        owner,
+        timeout_ms=options.number("transaction.timeout.ms") or 0,
+        topics=topics,
     )

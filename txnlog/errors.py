@@ -88,6 +88,14 @@ E = TypeVar("E", bound="TxnLogError")
 
 FLAGS = ("retriable", "abortable", "fatal")
 
+RESTORE_ALL = "Restore all tables of the root together, from one backup."
+"""The advice after a loss: one table of an older state does not fit the others."""
+RESTORE_FILE = (
+    "Restore this very file from a backup or a replica of the root; without it, all tables of the "
+    "root together, from one backup."
+)
+"""The advice for one file, which never changes once it is written."""
+
 
 class TxnLogError(Exception):
     """Base of all errors: a message for people, attributes for programs.
@@ -297,7 +305,7 @@ class InvalidCommitError(TxnLogError):
 
 
 class LogGapError(CorruptLogError):
-    """A commit in the middle of a log is missing; names the version."""
+    """Commits of a log are missing: in its middle, or the newest ones, as other tables show."""
 
 
 class UnsupportedProtocolError(TxnLogError):

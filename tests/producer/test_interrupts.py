@@ -223,7 +223,7 @@ def test_commit_interrupted_after_its_end_does_not_publish_again(
     run.produce()
     report = Deferred.report
 
-    def interrupted(publication: Deferred) -> None:
+    def interrupted(publication: Deferred, *, is_visible: bool) -> None:
         monkeypatch.setattr(Deferred, "report", report)
         raise KeyboardInterrupt
 

@@ -18,6 +18,7 @@ from tests.coordinator.processes import (
     process,
     recover,
 )
+from tests.coordinator.restoring import remove_all
 from tests.producer.deciding import (
     DAY_MS,
     allow_all,
@@ -38,7 +39,9 @@ from tests.producer.worlds import (
     values,
     world,
 )
+from txnlog.cluster import Cluster
 from txnlog.errors import (
+    CommitStateUnknownError,
     OperationTimedOutError,
     ProducerFencedError,
     TopicAuthorizationError,
@@ -47,7 +50,7 @@ from txnlog.errors import (
 from txnlog.producer import Producer
 from txnlog.producing.producer_session import ProducerSession
 from txnlog.protocol.metadata import TransactionMetadata
-from txnlog.testing.faults import Fault
+from txnlog.testing.faults import Fault, SharedMemory
 
 
 def begin(made: Producer) -> None:
@@ -221,8 +224,8 @@ def test_interrupted_commit_is_repeated_while_it_cannot_be_published(
     assert values(process(shared), "orders") == ["0", "1"]
 
 
-def test_close_that_could_not_publish_reports_the_records_without_offsets() -> None:
-    """They are committed: nobody may write them again."""
+def test_close_that_could_not_publish_reports_that_the_records_are_committed() -> None:
+    """Nobody may write them again; and a report without an error has an offset."""
     made = deciding(world())
     reports = Reports()
     made.begin_transaction()
@@ -231,8 +234,53 @@ def test_close_that_could_not_publish_reports_the_records_without_offsets() -> N
     made.commit_transaction()
     with pytest.raises(TopicAuthorizationError):
         made.close()
-    assert [(topic, offset) for topic, _, offset in reports.offsets] == [("orders", None)]
-    assert not reports.errors
+    assert not reports.offsets
+    [(error, _)] = reports.received
+    assert isinstance(error, CommitStateUnknownError)
+    assert not error.retriable
+    assert "committed: do not produce it again" in error.message
+
+
+def published_by_another(made: Producer, shared: SharedMemory, reports: Reports) -> Cluster:
+    """A transaction that another process has made visible."""
+    made.begin_transaction()
+    made.produce("orders", "0", partition=0, on_delivery=reports)
+    made.commit_transaction()
+    return recover(shared)
+
+
+def test_records_that_another_process_published_are_reported_with_their_offsets() -> None:
+    shared = world()
+    made, reports = deciding(shared), Reports()
+    published_by_another(made, shared, reports)
+    made.flush()
+    assert reports.offsets == [("orders", 0, 0)]
+
+
+def test_records_whose_file_is_gone_already_are_reported_as_committed() -> None:
+    """Compaction has replaced it: where they are is not known (R22)."""
+    shared = world()
+    made, reports = deciding(shared), Reports()
+    helper = published_by_another(made, shared, reports)
+    helper.topic_log("orders").transact(remove_all)
+    made.flush()
+    [(error, message)] = reports.received
+    assert isinstance(error, CommitStateUnknownError)
+    assert "has replaced its file" in error.message
+    assert message.offset() is None
+
+
+def test_records_of_a_topic_deleted_before_they_were_visible_are_not_delivered() -> None:
+    """They are in no topic (R71)."""
+    shared = world()
+    made, reports = deciding(shared), Reports()
+    made.begin_transaction()
+    made.produce("orders", "0", partition=0, on_delivery=reports)
+    made.commit_transaction()
+    process(shared).delete_topic("orders")
+    made.flush()
+    assert reports.errors == ["UnknownTopicIdError"]
+    assert not reports.offsets
 
 
 def test_flush_counts_a_transaction_of_offsets_that_is_not_visible() -> None:

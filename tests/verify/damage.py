@@ -10,6 +10,7 @@ from tests.verify.log_damage import (
     late_commits,
     replaced_commits,
 )
+from tests.verify.lost_damage import lost_commits, lost_folders
 from tests.verify.state_damage import batch_damages, group_damages, row_damages, table_damages
 
 DAMAGES = [
@@ -23,4 +24,6 @@ DAMAGES = [
     *row_damages(),
     *group_damages(),
     *table_damages(),
+    *lost_commits(),
+    *lost_folders(),
 ]

@@ -22,7 +22,6 @@ from tests.verify.roots import (
     live,
     opened,
     shard_of,
-    truncate_log,
 )
 from txnlog.storage.delta.actions import Add, Metadata, Remove, Txn, decode_commit
 
@@ -194,23 +193,6 @@ def row_damages() -> Iterator[Damage]:
             partitions=json.dumps([{**touched, "partitions": [0]}]),
         )
 
-    def old_shard(root: str) -> str:
-        table = shard_of(root, "deferred")
-        truncate_log(root, table, to=commits(root, table)[-1] - 6)
-        return table
-
-    def old_offsets(root: str) -> str:
-        truncate_log(root, OFFSETS, to=commits(root, OFFSETS)[-1] - 4)
-        return OFFSETS
-
-    def old_cluster(root: str) -> str:
-        truncate_log(root, "__cluster", to=2)
-        return "producer id"
-
-    def old_topic(root: str) -> str:
-        truncate_log(root, STOCK, to=commits(root, STOCK)[-1] - 4)
-        return STOCK
-
     hour_ms = 3_700_000
     yield Damage("row unreadable", unreadable, (K.ROW_UNREADABLE,))
     yield Damage("group unreadable", unreadable_group, (K.ROW_UNREADABLE,))
@@ -223,10 +205,6 @@ def row_damages() -> Iterator[Damage]:
     yield Damage(
         "PREPARE that no process finishes", stuck, (K.TRANSACTION_STUCK,), later_ms=hour_ms
     )
-    yield Damage("older copy of a shard", old_shard, (K.ROW_BEHIND_MARKER,))
-    yield Damage("older copy of the offsets", old_offsets, (K.MARKER_MISSING,))
-    yield Damage("older copy of the cluster", old_cluster, (K.PRODUCER_ID_UNKNOWN,))
-    yield Damage("older copy of a topic", old_topic, (K.MARKER_MISSING,))
 
 
 # --- Groups and tables ----------------------------------------------------------------------------
@@ -295,11 +273,6 @@ def table_damages() -> Iterator[Damage]:
         shutil.rmtree(Path(root, STOCK, "_delta_log"))
         return STOCK
 
-    def without_shard(root: str) -> str:
-        table = shard_of(root, "eager")
-        shutil.rmtree(Path(root, table))
-        return table
-
     def upgraded(root: str) -> str:
         path = commit_file(root, STOCK, commits(root, STOCK)[-1] + 1)
         lines = (
@@ -334,7 +307,6 @@ def table_damages() -> Iterator[Damage]:
     yield Damage("a table of another cluster", other_cluster, (K.TABLE_ID_WRONG,))
     yield Damage("two topics swapped", swapped, (K.TABLE_ID_WRONG,))
     yield Damage("a topic without its log", without_log, (K.LOG_MISSING,))
-    yield Damage("a shard that is gone", without_shard, (K.LOG_MISSING,))
     yield Damage("a table upgrade", upgraded, (K.TABLE_UNSUPPORTED,))
     yield Damage("a commit that is other JSON", other_json, (K.COMMIT_DAMAGED,))
     yield Damage("a commit of another tool", by_another_tool, (K.COMMIT_FOREIGN,))

@@ -23,13 +23,15 @@ logger = logging.getLogger("txnlog")
 class Append(NamedTuple):
     """Staged batches of one topic, in a commit of their own.
 
-    `base_sequences` maps partition -> sequence of its first record here.
+    `base_sequences` maps partition -> sequence of its first record here; `may_be_there` is that of
+    `prepare_append`.
     """
 
     batches: Sequence[StagedBatch]
     base_sequences: Mapping[int, int]
     producer_id: int = -1
     """Of an idempotent producer; a transaction's is in its row."""
+    may_be_there: bool = True
 
 
 Outcome = tuple[int, ...] | TxnLogError
@@ -127,6 +129,7 @@ def _append(
             producer=producer,
             base_sequences=append.base_sequences,
             transactional=append.producer_id < 0,
+            may_be_there=append.may_be_there,
         )
         if isinstance(decision, TopicCommit):
             # Inside `decide`, so that it is repeated after vacuum's barrier commit (R72).

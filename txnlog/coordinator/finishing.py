@@ -14,8 +14,9 @@ from msgspec import Struct
 
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.root import Root, by_shard
+from txnlog.coordinator.staged_files import check_published
 from txnlog.coordinator.state_rows import describe
-from txnlog.errors import TxnLogError
+from txnlog.errors import LogGapError, TxnLogError
 from txnlog.process.failpoint import reach
 from txnlog.process.failures import Failures, caught
 from txnlog.protocol.appends import Settled, prepare_marker
@@ -228,9 +229,11 @@ def _write_markers(
     work = f"Markers of {row.transactional_id!r} at epoch {row.txn_epoch}"
     failures = Failures(work, logging.DEBUG)
     left = _topics_of(row)
+    is_row_old = False
 
     def write(reading: Reading) -> bool:
         """Write the markers that are left; False as in `_write_marker`."""
+        nonlocal is_row_old
         outcomes = root.store.together(
             [
                 partial(
@@ -242,13 +245,16 @@ def _write_markers(
         for topic, outcome in zip(sorted(left), outcomes, strict=True):
             if isinstance(outcome, TxnLogError):
                 failures.add(f"topic {topic!r}", outcome)
+                is_row_old |= isinstance(outcome, LogGapError)
             if outcome is not False:
                 del left[topic]
         return not left
 
     newest = _while_decided(root, row, reading, write)
-    if newest is not None:
-        failures.check()
+    # An old row may be this process's, which was paused; or the table's, which was restored.
+    if newest is None or (is_row_old and _still_decided(root, row) is None):
+        return None
+    failures.check()
     return newest
 
 
@@ -303,7 +309,7 @@ def _write_marker(
     reading: Reading,
     prove_later: bool,
 ) -> bool:
-    """False: not written, because the row was read too long ago."""
+    """False: not written, because the row was read too long ago. Raises as `check_published`."""
     batches = [b for b in row.pending.batches if (b.topic, b.topic_id) == (log.name, topic_id)]
 
     def decide(state: TopicState) -> TopicCommit | Settled | None:
@@ -318,7 +324,10 @@ def _write_marker(
             app=row.pending.app,
         )
 
-    return log.transact(decide, prove_later=prove_later) is not None
+    made = log.transact(decide, prove_later=prove_later)
+    if isinstance(made, Settled) and made.missing:
+        check_published(log, made.missing, row.transactional_id)
+    return made is not None
 
 
 def _move_offsets(

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.phases import Phases
+from txnlog.coordinator.producer_ids import markers_of, unknown_producer_id
 from txnlog.coordinator.root import Root
-from txnlog.coordinator.staged_files import check_ages, check_batches
+from txnlog.coordinator.staged_files import check_ages, check_batches, check_published
 from txnlog.errors import (
     ConcurrentTransactionsError,
     DuplicateTransactionError,
@@ -38,8 +39,8 @@ def commit_one_off(
 ) -> bool:
     """Prepare and finish a batch write. False: not written, all topics already have `app`.
 
-    Raises DuplicateTransactionError if only some of its topics have `app`, and what fences or
-    refuses a commit.
+    Raises DuplicateTransactionError if only some of its topics have `app`, LogGapError if they have
+    come to know its producer id, and what fences or refuses a commit.
 
     After PREPARE has landed, a missing row means that the write is complete. After a lost reply
     the marker in the first topic shows that; without a marker the write is prepared again.
@@ -59,6 +60,7 @@ def commit_one_off(
         check_batches(root, batches)
     reach("prepare_commit.before")
     for _ in range(OPERATION_ATTEMPTS_MAX):
+        write.identify()
         reading = Reading.begin(root.store.clock)
         try:
             with measured.measure("prepare"):
@@ -72,7 +74,7 @@ def commit_one_off(
             continue
         if row is None:
             return not write.is_repeat
-        if row.producer_id == write.producer_id:
+        if write.is_of(row):
             reach("prepare_commit.after")
             finish(root, row, reading=reading, phases=measured)
             return True
@@ -110,10 +112,20 @@ class _BatchWrite:
         self.transactional_id = (
             f"_batch-{uuid.uuid4()}" if app is None else transactional_id_of(app.app_id)
         )
-        self.producer_id = root.next_producer_id()
+        self._producer_id = -1
+        self._is_tried = False
         self.is_repeat = False
         self.is_confirmed = False
         self._read: dict[str, int] = {}
+
+    def identify(self) -> None:
+        """Take a producer id that the topics, which were read, do not know."""
+        if not self._is_tried:
+            self._producer_id = unknown_producer_id(self._root, self._topics)
+
+    def is_of(self, row: TransactionMetadata) -> bool:
+        """Whether the row is this write's: no other one has its files."""
+        return row.pending.batches == self._batches
 
     def decide(self, row: TransactionMetadata | None) -> Transition | Done:
         """PREPARE_COMMIT; Done with an existing row, or with None if all is written."""
@@ -122,26 +134,37 @@ class _BatchWrite:
         decision = prepare_one_off_commit(
             row,
             transactional_id=self.transactional_id,
-            producer_id=self.producer_id,
+            producer_id=self._producer_id,
             manifest=Manifest(batches=self._batches, app=self._app),
             owner=self._owner,
+            markers=markers_of(self._root, self._producer_id, self._topics),
             now_ms=self._root.store.clock.now_ms(),
         )
         if isinstance(decision, Transition):
             check_ages(self._root, self._batches)
+            self._is_tried = True
         return decision
 
     def _is_written(self) -> bool:
-        first = self._root.topic_log(self._batches[0].topic)
-        if first.log.exists:
-            first.refresh()
-            if first.view.markers.get(self.producer_id, -1) >= 0:
-                return True
+        if self._is_tried and self._is_published():
+            return True
         if self._app is not None:
             before, self._read = self._read, self._versions(self._app.app_id)
             self.is_confirmed = self._read == before
             self.is_repeat = is_written(self._app, self._read)
         return self.is_repeat
+
+    def _is_published(self) -> bool:
+        """Whether an earlier try was decided, and is complete since; as `check_published`."""
+        first = self._root.topic_log(self._topics[0])
+        if first.log.exists:
+            first.refresh()
+        if first.view.markers.get(self._producer_id, -1) < 0:
+            return False
+        own = [batch for batch in self._batches if batch.topic == first.name]
+        missing = [batch for batch in own if batch.path not in first.view.by_path]
+        check_published(first, missing, self.transactional_id)
+        return True
 
     def _versions(self, app_id: str) -> dict[str, int]:
         """Topic -> its newest version of the app id."""

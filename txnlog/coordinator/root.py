@@ -206,7 +206,7 @@ class Root:
         return [partial(tail, number) for number in numbers]
 
     def confirm_shard(self, table: str) -> None:
-        """Record that a shard exists, if its creator died before it did; usually no request."""
+        """Record that a shard exists, if `__cluster` does not say so; usually no request."""
         with self._opening:
             self._meta.confirm_shard(table)
 
@@ -215,8 +215,11 @@ class Root:
             log.refresh()
             return log.log.exists
 
-        if not exists():
-            with self._opening:
+        with self._opening:
+            if exists():
+                # A `__cluster` that was restored alone may not know it.
+                self._meta.confirm_shard(log.path)
+            else:
                 self._meta.create_shard(log.path, lambda: log.create(expected, {}), exists)
         found = log.log.metadata
         if found is not None and found.id != expected:
@@ -254,9 +257,9 @@ class Root:
         views = [self.topic_log(topic).view.txns for topic in topics]
         return views + [shard.view.txns for shard in self._shards.values()]
 
-    def next_producer_id(self) -> int:
+    def next_producer_id(self, *, above: int = -1) -> int:
         with self._opening:
-            return self._meta.next_producer_id()
+            return self._meta.next_producer_id(above=above)
 
     def change_lease(self, name: str, decide: Callable[[Lease | None], Lease | R]) -> Lease | R:
         """See ClusterLog.change_lease."""

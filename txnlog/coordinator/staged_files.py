@@ -1,4 +1,6 @@
-"""Whether staged files can still be committed: topics exist, vacuum cannot have deleted files."""
+"""Whether staged files can still be committed: topics exist, vacuum cannot have deleted files; and
+whether they were.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,14 @@ from functools import partial
 from typing import NamedTuple
 
 from txnlog.coordinator.root import Root
-from txnlog.errors import StagedFileTooOldError, TxnLogError
+from txnlog.errors import RESTORE_ALL, LogGapError, StagedFileTooOldError, TxnLogError
 from txnlog.process.failures import Failures, caught
 from txnlog.protocol.appends import check_topic_id
+from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.metadata import StagedBatch
+from txnlog.protocol.vacuum import file_retention_ms
+from txnlog.storage.delta.tombstones import read_tombstones
+from txnlog.storage.tables.topic_log import TopicLog
 
 
 class Staging(NamedTuple):
@@ -75,4 +81,29 @@ def check_ages(root: Root, batches: Sequence[StagedBatch]) -> None:
             f"of the vacuum age ({vacuum_age_ms // 1000} s), and may be deleted. Abort, and "
             "write the data again.",
             path=oldest.path,
+        )
+
+
+def check_published(log: TopicLog, batches: Sequence[StagedBatch], transactional_id: str) -> None:
+    """Raise LogGapError unless the topic had these files of a decided transaction.
+
+    It has the marker of that transaction, or a later one, and the files are not live (D131). What
+    was removed is known for the table's retention: files staged before that pass.
+    """
+    metadata = log.log.metadata
+    kept_ms = file_retention_ms({} if metadata is None else metadata.configuration)
+    since_ms = log.store.now_ms() - kept_ms + CLOCK_ERROR_MS
+    young = {batch.path for batch in batches if batch.staged_ms > since_ms}
+    if not young:
+        return
+    lost = young - read_tombstones(log.store, log.path, version=log.log.version).keys()
+    if lost:
+        raise LogGapError(
+            f"Topic {log.name!r} has the marker of a transaction that {transactional_id!r} has "
+            f"decided, or of a later one, but never had its file {min(lost)!r}: the newest commits "
+            "of its state row, or of __cluster, are lost, as after a restore of one table alone. "
+            f"The records of the transaction are in this file, and in no topic. {RESTORE_ALL}",
+            transactional_id=transactional_id,
+            topic=log.name,
+            path=min(lost),
         )

@@ -21,8 +21,7 @@ class _Report:
     """What became of a batch; `remaining` of its callbacks are still to be called."""
 
     batch: Batch
-    base_offset: int | None
-    error: TxnLogError | None
+    outcome: int | TxnLogError
     delivered_ms: int
     remaining: int
 
@@ -47,13 +46,13 @@ class Deliveries:
         """Number of callbacks to be called."""
         return self._waiting
 
-    def add(self, batch: Batch, base_offset: int | None, error: TxnLogError | None = None) -> None:
-        """Report a batch as written at `base_offset` (None: no longer known), or as failed.
+    def add(self, batch: Batch, outcome: int | TxnLogError) -> None:
+        """Report a batch as written at this first offset, or as failed.
 
         Only the first report of a batch counts.
         """
         if batch.callbacks and not batch.is_reported:
-            report = _Report(batch, base_offset, error, self._boot_ms(), len(batch.callbacks))
+            report = _Report(batch, outcome, self._boot_ms(), len(batch.callbacks))
             with self._lock:
                 # The end moves last: a report beyond it is replaced by the next one.
                 self._reports[self._end] = report
@@ -81,7 +80,7 @@ class Deliveries:
                 for callback, message in _calls(report):
                     served += 1
                     report.remaining -= 1
-                    callback(report.error, message)
+                    callback(message.error(), message)
             finally:
                 if report is not None and report.remaining:
                     self._put_back(report)
@@ -101,7 +100,8 @@ class Deliveries:
 
 def _calls(report: _Report) -> Iterator[tuple[OnDelivery, Message]]:
     """The remaining callbacks with their messages, in the order of the records."""
-    batch = report.batch
+    batch, outcome = report.batch, report.outcome
+    error = outcome if isinstance(outcome, TxnLogError) else None
     called = sorted(batch.callbacks.items())
     for at, (callback, produced_ms) in called[-report.remaining :]:
         time_us, key, value, headers = _record(batch.records, at)
@@ -110,13 +110,13 @@ def _calls(report: _Report) -> Iterator[tuple[OnDelivery, Message]]:
             Message(
                 batch.topic,
                 batch.partition,
-                None if report.base_offset is None else report.base_offset + at,
+                None if isinstance(outcome, TxnLogError) else outcome + at,
                 key,
                 value,
                 (time_us or 0) // 1000,
                 None if headers is None else list(headers),
-                report.error,
-                (report.delivered_ms - produced_ms) / 1000 if report.error is None else None,
+                error,
+                (report.delivered_ms - produced_ms) / 1000 if error is None else None,
             ),
         )
 

@@ -18,10 +18,17 @@ from typing import Protocol
 
 from txnlog.cluster import Cluster
 from txnlog.coordinator.staged_files import Staging
-from txnlog.errors import TransactionAbortedError, TxnLogError, unexpected
+from txnlog.errors import (
+    CommitStateUnknownError,
+    TransactionAbortedError,
+    TxnLogError,
+    UnknownTopicIdError,
+    unexpected,
+)
 from txnlog.process.failures import Failures
 from txnlog.producing.batching import Batch, stage
 from txnlog.producing.deliveries import Deliveries
+from txnlog.protocol.appends import check_topic_id
 from txnlog.protocol.metadata import StagedBatch
 
 logger = logging.getLogger("txnlog")
@@ -117,7 +124,7 @@ class Deferred:
 
     def refuse(self, batch: Batch, error: TxnLogError) -> None:
         self.error = self.error or error
-        self._deliveries.add(batch, None, error)
+        self._deliveries.add(batch, error)
         self._release([batch])
 
     def pump(self) -> None:
@@ -156,22 +163,25 @@ class Deferred:
         self._stage([buffer for buffer in self._buffers.values() if buffer.waiting])
         return [file for _, buffer in sorted(self._buffers.items()) for file, _ in buffer.files]
 
-    def report(self) -> None:
-        """Report the deliveries after the commit, with the offsets that it assigned."""
+    def report(self, *, is_visible: bool) -> None:
+        """Report the deliveries after the commit, with the offsets that it assigned.
+
+        Where these are not known the record is committed, and its report is an error that says so.
+        """
         for (topic, _, _), buffer in sorted(self._buffers.items()):
             for file, batches in buffer.files:
                 if any(batch.callbacks for batch in batches):
-                    offset = self._base_offset(topic, file.path)
+                    outcome = self._outcome(topic, file) if is_visible else _committed(_NOT_VISIBLE)
                     for batch in batches:
-                        self._deliveries.add(batch, offset)
-                        if offset is not None:
-                            offset += batch.num_records
+                        self._deliveries.add(batch, outcome)
+                        if isinstance(outcome, int):
+                            outcome += batch.num_records
         self._buffers.clear()
 
     def discard(self, error: TxnLogError) -> None:
         for buffer in self._buffers.values():
             for batch in [*(b for _, batches in buffer.files for b in batches), *buffer.waiting]:
-                self._deliveries.add(batch, None, error)
+                self._deliveries.add(batch, error)
             self._release(buffer.waiting)
         self._buffers.clear()
 
@@ -206,17 +216,33 @@ class Deferred:
         # One statement, or an interrupt would let the next call stage the same records again.
         buffer.files[end:], buffer.waiting, buffer.waiting_bytes = [(staged, kept)], [], 0
 
-    def _base_offset(self, topic: str, path: str) -> int | None:
+    def _outcome(self, topic: str, file: StagedBatch) -> int | TxnLogError:
+        """The first offset of a committed file, or why it is not known."""
         log = self._cluster.topic_log(topic)
-        header = log.view.by_path.get(path)
+        header = log.view.by_path.get(file.path)
         if header is None:
-            # Another process wrote the marker. Or the file is compacted, or the log unreadable.
+            # Another process wrote the marker.
             try:
                 log.refresh()
-            except TxnLogError:
-                return None
-            header = log.view.by_path.get(path)
-        return None if header is None else header.base_offset
+                check_topic_id(log.view, topic=topic, topic_id=file.topic_id)
+            except UnknownTopicIdError as error:
+                return error
+            except TxnLogError as error:
+                return _committed(error.message)
+            header = log.view.by_path.get(file.path)
+        return _committed(_REPLACED) if header is None else header.base_offset
+
+
+_NOT_VISIBLE = "This producer was closed before readers saw it; any process makes it visible."
+_REPLACED = "Another process made it visible, and compaction or retention has replaced its file."
+
+
+def _committed(why: str) -> CommitStateUnknownError:
+    """The error of the records of a committed transaction whose offsets are not known."""
+    return CommitStateUnknownError(
+        f"The record is committed: do not produce it again. Its offset is not known. {why}",
+        retriable=False,
+    )
 
 
 def aborted(transactional_id: str) -> TransactionAbortedError:

@@ -21,9 +21,11 @@ from txnlog.coordinator.appending import (
     append_idempotent,
     append_in_transaction,
 )
+from txnlog.coordinator.producer_ids import unknown_producer_id
 from txnlog.coordinator.state_rows import check_owner
 from txnlog.errors import (
     CommitStateUnknownError,
+    DuplicateSequenceError,
     InvalidProducerEpochError,
     OperationTimedOutError,
     OutOfOrderSequenceError,
@@ -98,7 +100,7 @@ class RequestPublication:
             newest.batches[end:], batch.is_taken = [batch], True
 
     def refuse(self, batch: Batch, error: TxnLogError) -> None:
-        self._deliveries.add(batch, None, error)
+        self._deliveries.add(batch, error)
         self._release([batch])
 
     def pump(self) -> None:
@@ -223,7 +225,7 @@ class RequestPublication:
 
     def _fail(self, request: Request, error: TxnLogError) -> None:
         for batch in request.batches:
-            self._deliveries.add(batch, None, error)
+            self._deliveries.add(batch, error)
         self._release(request.batches)
 
     def _append(self, requests: Sequence[Request]) -> list[Outcome]:
@@ -240,11 +242,15 @@ def _as_error(request: Request, error: Exception) -> TxnLogError:
     return unexpected(error, f"Writing records to topic {request.topic!r}")
 
 
-def _has_expired(request: Request, outcome: Outcome) -> bool:
-    """Whether the log has forgotten the producer of a request that was never tried before."""
-    if not isinstance(outcome, OutOfOrderSequenceError) or request.is_outcome_unknown:
+def _needs_new_id(request: Request, outcome: Outcome) -> bool:
+    """Whether the log has forgotten the producer of a request that was never tried before, or knows
+    another one by its id.
+    """
+    if request.is_outcome_unknown:
         return False
-    return outcome.context.get("expected_sequence") == 0
+    if isinstance(outcome, OutOfOrderSequenceError):
+        return outcome.context.get("expected_sequence") == 0
+    return isinstance(outcome, DuplicateSequenceError)
 
 
 def _by_partition(request: Request) -> list[tuple[int, list[Batch]]]:
@@ -272,14 +278,16 @@ class Idempotent(RequestPublication):
             if request.producer_id < 0:
                 self._identify(request)
         outcomes = self._append_identified(requests)
-        expired = [n for n, found in enumerate(outcomes) if _has_expired(requests[n], found)]
-        if expired:
-            # The idle producer expired in the log. All its earlier records were acknowledged.
+        left = [n for n, found in enumerate(outcomes) if _needs_new_id(requests[n], found)]
+        if left:
+            # All its earlier records were acknowledged. The topics were read by these appends.
             self._reset()
-            for number in expired:
+            topics = {requests[number].topic for number in left}
+            self._producer_id = unknown_producer_id(self._cluster, topics)
+            for number in left:
                 self._identify(requests[number])
-            again = self._append_identified([requests[number] for number in expired])
-            for number, outcome in zip(expired, again, strict=True):
+            again = self._append_identified([requests[number] for number in left])
+            for number, outcome in zip(left, again, strict=True):
                 outcomes[number] = outcome
         for request, outcome in zip(requests, outcomes, strict=True):
             if not isinstance(outcome, TxnLogError):
@@ -290,7 +298,10 @@ class Idempotent(RequestPublication):
         return outcomes
 
     def _append_identified(self, requests: Sequence[Request]) -> list[Outcome]:
-        appends = [Append(each.staged, each.base_sequences, each.producer_id) for each in requests]
+        appends = [
+            Append(each.staged, each.base_sequences, each.producer_id, each.is_outcome_unknown)
+            for each in requests
+        ]
         try:
             return append_idempotent(self._cluster, appends)
         except BaseException:
@@ -361,7 +372,8 @@ class Eager(RequestPublication):
         outcomes = append_in_transaction(
             self._cluster,
             row,
-            [Append(request.staged, request.base_sequences) for request in requests],
+            # Files of an open transaction are never replaced.
+            [Append(each.staged, each.base_sequences, may_be_there=False) for each in requests],
             reading=self._reading,
         )
         if any(isinstance(outcome, InvalidProducerEpochError) for outcome in outcomes):

@@ -250,7 +250,7 @@ class TransactionManager:
         return None
 
     def report_left(self, deadline: Deadline) -> None:
-        """Report what is committed and not visible, without offsets: nobody else will."""
+        """Report what is committed and not visible, as an error that says so: nobody else will."""
         self._sender.exclusively(deadline, self._report)
 
     # -- inside ----------------------------------------------------------------------------------
@@ -300,9 +300,9 @@ class TransactionManager:
             raise self.session.fenced_error
 
     def _report(self) -> None:
-        """Report the deliveries of the last commit, which is visible."""
+        """Report the deliveries of the last commit."""
         if self._unreported is not None:
-            self._unreported.report()
+            self._unreported.report(is_visible=self.session.is_visible)
             self._unreported = None
 
     def _flush(self, deadline: Deadline) -> Staging:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from txnlog.errors import (
+    RESTORE_ALL,
     DuplicateSequenceError,
     InvalidProducerEpochError,
     InvalidTxnStateError,
@@ -41,7 +42,13 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The topic has the marker already, or has been deleted (R71)."""
+    """The topic has the marker already, or has been deleted (R71).
+
+    `missing` are batches of the commit that the topic should have, and that are not among its live
+    files: they were removed since, or the marker is that of another transaction (D131).
+    """
+
+    missing: tuple[StagedBatch, ...] = ()
 
 
 def prepare_append(
@@ -51,11 +58,15 @@ def prepare_append(
     producer: ProducerIdAndEpoch,
     base_sequences: Mapping[int, int],
     transactional: bool,
+    may_be_there: bool = True,
 ) -> TopicCommit | Appended:
     """Append a producer's batches of one topic: `ongoing` inside a transaction, else final at once.
 
     `base_sequences` maps partition -> sequence of the first record in it. All partitions are
-    written by one commit, all or none. Raises the errors of `check_sequence`,
+    written by one commit, all or none. `may_be_there`: an earlier call may have written them, and
+    their files may have been replaced since; else sequences in other files are those of another
+    producer with this producer id (D131). Raises the errors of `check_sequence`,
+    DuplicateSequenceError for what that other producer wrote,
     UnknownProducerIdError for batches that an expired producer may have written before, and
     InvalidProducerEpochError if the transaction of this epoch has its marker already (R4).
     """
@@ -88,6 +99,14 @@ def prepare_append(
         base_sequences=base_sequences,
     )
     known = _repeats(state, adds, topic=topic)
+    if known and not may_be_there and any(add.path not in state.by_path for add in adds):
+        raise DuplicateSequenceError(
+            f"Topic {topic!r}: sequences {adds[0].base_sequence} to {adds[0].last_sequence} of "
+            f"producer {producer_id} are in other files than those sent now: another producer has "
+            f"its id, as after a restore of __cluster alone. Nothing was written. {RESTORE_ALL}",
+            topic=topic,
+            producer_id=producer_id,
+        )
     if known:
         return Appended(known)
     txns = {}
@@ -133,25 +152,20 @@ def prepare_marker(
     together.
     """
     producer_id, txn_epoch = transaction
-    if has_marker(state, topic_id, transaction):
+    if state.deleted or state.topic_id != topic_id:
         return Settled()
+    is_commit = result is TransactionResult.COMMIT
+    wanted = [batch for batch in batches if is_commit and batch.topic_id == topic_id]
+    if has_marker(state, topic_id, transaction):
+        return Settled(tuple(batch for batch in wanted if batch.path not in state.by_path))
     marked = tuple(
         replace(header, status=result.status) for header in state.ongoing_of(producer_id, txn_epoch)
     )
-    published: tuple[BatchHeader, ...] = ()
+    published = _place(state, wanted, status=COMMITTED, producer=transaction, base_sequences={})
     txns = {marker_app_id(producer_id): txn_epoch}
-    if result is TransactionResult.COMMIT:
-        batches = [batch for batch in batches if batch.topic_id == topic_id]
-        if app is not None:
-            txns[app.app_id] = app.version
-            txns[APPLICATION_RECORDS + app.app_id] = sum(batch.num_records for batch in batches)
-        published = _place(
-            state,
-            batches,
-            status=COMMITTED,
-            producer=transaction,
-            base_sequences={},
-        )
+    if is_commit and app is not None:
+        txns[app.app_id] = app.version
+        txns[APPLICATION_RECORDS + app.app_id] = sum(batch.num_records for batch in wanted)
     return TopicCommit(
         operation="WRITE TXN MARKERS",
         producer_id=producer_id,

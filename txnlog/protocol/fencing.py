@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
 from txnlog.errors import (
+    RESTORE_ALL,
     ConcurrentTransactionsError,
     IllegalGenerationError,
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
     InvalidTxnStateError,
+    LogGapError,
     ProducerFencedError,
 )
 from txnlog.protocol.metadata import (
@@ -124,6 +126,29 @@ def check_tickets(row: TransactionMetadata, tickets: Sequence[GroupTicket]) -> N
                 "nothing. Abort it, register again, and read the input positions again.",
                 group_id=one.group_id,
                 ticket=one.ticket,
+            )
+
+
+def check_markers(
+    transactional_id: str, transaction: ProducerIdAndEpoch, markers: Mapping[str, int]
+) -> None:
+    """Refuse a transaction that tables have a marker of, or of a later one of its producer id.
+
+    `markers`: table -> the newest epoch of this producer id that has ended there, read before the
+    row. A row that knows nothing of such a marker is an old one: it would be taken for the one of
+    this transaction, and what that publishes would be lost (D131). Raises LogGapError.
+    """
+    for table, marker in sorted(markers.items()):
+        if marker >= transaction.epoch:
+            raise LogGapError(
+                f"Nothing was committed: table {table!r} has the marker of epoch {marker} of "
+                f"producer id {transaction.producer_id}, and the next transaction of "
+                f"{transactional_id!r} would have epoch {transaction.epoch}. So the newest commits "
+                "of its state row, or of __cluster, are lost, as after a restore of one table "
+                f"alone: see `txnlog verify`. {RESTORE_ALL} Where records may come twice, another "
+                "transactional.id goes on at once.",
+                transactional_id=transactional_id,
+                table=table,
             )
 
 

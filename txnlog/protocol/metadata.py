@@ -234,6 +234,11 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
         return ProducerIdAndEpoch(self.producer_id, self.txn_epoch)
 
     @property
+    def following(self) -> ProducerIdAndEpoch:
+        """The name of the first transaction that may be decided after that one."""
+        return ProducerIdAndEpoch(self.producer_id, self.txn_epoch + 1)
+
+    @property
     def moves(self) -> tuple[GroupTicket, ...]:
         """The offsets that a decided commit moves; none otherwise."""
         is_commit = self.state is TransactionState.PREPARE_COMMIT

@@ -270,6 +270,19 @@ class TopicState:
             known.base_offset == batch.base_offset for known in seen.recent
         )
 
+    def knows_producer(self, producer_id: int) -> bool:
+        """Whether it has a marker, an undecided batch or a sequence of the producer id."""
+        keys = [(producer_id, number) for number in range(len(self.partitions))]
+        return producer_id in self.markers or any(
+            key in self.sequences or key in self.last_sequences for key in keys
+        )
+
+    @property
+    def producer_id_max(self) -> int:
+        """The largest producer id that it knows; -1 without any."""
+        of_partitions = (key[0] for key in (*self.sequences, *self.last_sequences))
+        return max((*self.markers, *of_partitions), default=-1)
+
     def ongoing_of(self, producer_id: int, epoch_max: int) -> list[BatchHeader]:
         """Undecided headers of a producer up to an epoch, in partition and offset order."""
         return [

@@ -22,6 +22,7 @@ from txnlog.errors import (
 from txnlog.protocol.fencing import (
     check_holder,
     check_manifest,
+    check_markers,
     check_superseded,
     check_tickets,
     ended_otherwise,
@@ -75,6 +76,7 @@ def prepare_init(
     now_ms: int,
     keep_prepared: bool = False,
     take_over: bool = True,
+    markers: Mapping[str, int] = {},
 ) -> Transition | Done:
     """InitProducerId: make `owner` the owner under a new epoch (R26, R27, R28).
 
@@ -83,9 +85,11 @@ def prepare_init(
     it and repeats the request. So a former owner that decides one transaction after the other
     delays nobody. With `keep_prepared` one that its client has prepared is kept under its
     txn_epoch, and only the owner and the producer epoch change (KIP-939). Without `take_over` the
-    row must be missing, or owned by this run.
+    row must be missing, or owned by this run. `markers` of the row's producer id as in
+    `check_markers`, where the tables that will be written are known.
     Raises ProducerFencedError if this run has been fenced, ConcurrentTransactionsError if a
-    decided transaction of its own, or of a batch write, must be finished first.
+    decided transaction of its own, or of a batch write, must be finished first, LogGapError if
+    tables have the marker of a later transaction than the row's.
     """
     if not transactional_id:
         raise InvalidProducerIdMappingError("transactional.id is empty; give the producer a name.")
@@ -123,6 +127,8 @@ def prepare_init(
     kept = keep_prepared and row.pending.prepared_by_client
     if is_own and (row.state.is_idle or kept):
         return Done(row)
+    # Before the epoch is raised: else a client that restarts would get past these markers.
+    check_markers(transactional_id, row.following, markers)
     new_owner = _taken_over(row.owner, owner, now_ms=now_ms, reason="taken over by a newer start")
     if row.state.is_prepared:
         return _beside_decision(row, now_ms, owner=new_owner, timeout_ms=timeout_ms)
@@ -143,13 +149,15 @@ def prepare_add_partitions(
     partitions: tuple[TopicPartitions, ...] = (),
     manifest: Manifest | None = None,
     tickets: tuple[GroupTicket, ...] = (),
+    markers: Mapping[str, int] = {},
     now_ms: int,
 ) -> Transition | Done:
     """AddPartitionsToTxn: start an Ongoing transaction, or add partitions to it (R29, R30).
 
     `tickets` are those of offsets sent so far. `manifest` turns it into a prepared two-phase
-    transaction, which never times out. Raises InvalidTxnStateError for additions to one that is
-    prepared already, IllegalGenerationError for a ticket below its floor.
+    transaction, which never times out: so its tables' `markers` are checked here. Raises
+    InvalidTxnStateError for additions to one that is prepared already, IllegalGenerationError for a
+    ticket below its floor, LogGapError as `check_markers`.
     """
     row = check_holder(row, holder)
     refuse_prepared(row)
@@ -173,6 +181,8 @@ def prepare_add_partitions(
             state=row.state.name,
         )
     check_tickets(row, pending.tickets)
+    transaction = ProducerIdAndEpoch(row.producer_id, row.producer_epoch)
+    check_markers(row.transactional_id, transaction, markers)
     return _transition(
         row,
         "ADD PARTITIONS TO TXN",
@@ -195,6 +205,7 @@ def prepare_end(
     txn_epoch: int | None = None,
     follows: ProducerIdAndEpoch | None = None,
     has_moved: bool = True,
+    markers: Mapping[str, int] = {},
     now_ms: int,
 ) -> Transition | Done:
     """EndTxn: decide the transaction of this epoch; PREPARE_* is the point of no return (R31).
@@ -204,9 +215,10 @@ def prepare_end(
     `txn_epoch` is given if it is not the holder's, for a transaction prepared by a former owner.
     `follows` is the holder's transaction before, whose topics' markers it has seen land: its
     COMPLETE and this decision are one write. Unless it `has_moved` that one's offsets, this one
-    must supersede them (D130).
+    must supersede them (D130). `markers` as in `check_markers`, for a commit.
     Raises InvalidTxnStateError for the opposite of the decision, or for other batches,
-    ProducerFencedError or InvalidProducerEpochError for a fenced producer.
+    ProducerFencedError or InvalidProducerEpochError for a fenced producer, LogGapError as
+    `check_markers`.
     """
     ending = holder.producer_epoch if txn_epoch is None else txn_epoch
     if row is not None and row.transaction == (holder.producer_id, ending):
@@ -230,8 +242,11 @@ def prepare_end(
         pending = replace(manifest, tickets=carried, unknown=pending.unknown)
     else:
         check_manifest(row, manifest)
-    if result is TransactionResult.COMMIT and not row.pending.prepared_by_client:
-        check_tickets(row, pending.tickets)
+    if result is TransactionResult.COMMIT:
+        if not row.pending.prepared_by_client:
+            check_tickets(row, pending.tickets)
+        transaction = ProducerIdAndEpoch(row.producer_id, ending)
+        check_markers(row.transactional_id, transaction, markers)
     owner = row.owner if batch is None else remember_batch(row.owner, *batch)
     decided = _transition(
         row,
@@ -271,11 +286,16 @@ def prepare_one_off_commit(
     producer_id: int,
     manifest: Manifest,
     owner: Owner,
+    markers: Mapping[str, int] = {},
     now_ms: int,
 ) -> Transition | Done:
-    """PREPARE_COMMIT of an id used once (a batch write): its first row is decided."""
+    """PREPARE_COMMIT of an id used once (a batch write): its first row is decided.
+
+    Raises LogGapError as `check_markers`.
+    """
     if row is not None:
         return Done(row)
+    check_markers(transactional_id, ProducerIdAndEpoch(producer_id, 0), markers)
     if manifest.tickets:
         raise InvalidTxnStateError(
             f"A batch write carries no offsets of groups: {transactional_id!r} is used once.",

@@ -32,6 +32,7 @@ from txnlog.verifying.report import Progress, Verification, VerifySettings
 logger = logging.getLogger("txnlog")
 
 _TOPIC_MARK = CONFIG_PREFIX + "partitions"
+_NO_LOG = "it has no commits and no checkpoints"
 
 
 class VerifyPass:
@@ -60,6 +61,7 @@ class VerifyPass:
         self._offsets_shards: Sequence[int] = ()
         self._offsets_count = 0
         self._unfinished: Collection[str] = ()
+        self._without: set[str] = set()
         self._count = 0
         self.found = Verification()
 
@@ -174,6 +176,7 @@ class VerifyPass:
         if reading.state is not None:
             created = _shards_with(reading.state, cluster_log.CREATED)
             self._unfinished = _shards_with(reading.state, cluster_log.ANNOUNCED)
+            self._check_shards({*created, *self._unfinished})
         self._shards = sorted({*self._shards, *_numbers(created, STATE_PREFIX)})
         self._offsets_shards = sorted({*self._offsets_shards, *_numbers(created, OFFSETS_PREFIX)})
         cluster_id = self._cluster_id = reading.metadata.table_id
@@ -181,6 +184,12 @@ class VerifyPass:
             self._expect(offsets_table(number), f"{cluster_id}-offsets-{number}")
         for number in self._shards:
             self._expect(state_table(number), f"{cluster_id}-{number}")
+
+    def _check_shards(self, known: Collection[str]) -> None:
+        if self._settings.topics is None:
+            tables = [state_table(number) for number in self._shards]
+            tables += [offsets_table(number) for number in self._offsets_shards]
+            across.check_shards_known(tables, known, self.findings)
 
     def _expect(self, table: str, table_id: str) -> None:
         self._ids[table] = across.TableId(table=table, found=table_id, expected=table_id)
@@ -191,7 +200,7 @@ class VerifyPass:
         """Read an internal table; its findings count only if all topics are verified."""
         reading = self._read(table, observe=observe)
         if not reading.exists and table not in self._unfinished:
-            reading.findings.add(_no_log(table))
+            reading.findings.add(across.no_log(table, _NO_LOG))
         if reading.metadata is not None:
             self._note_id(table, reading.metadata.table_id)
         if self._settings.topics is None:
@@ -257,6 +266,7 @@ class VerifyPass:
     def _topic(self, name: str) -> None:
         reading = self._read(name)
         if not reading.exists:
+            self._without.add(name)
             self._without_log(name)
             return
         if reading.is_foreign(_TOPIC_MARK):
@@ -316,7 +326,7 @@ class VerifyPass:
         """A foreign folder, unless it has data files of txnlog."""
         names, _ = data_files.list_data_files(self._store, name)
         if any(BATCH_FILE.match(file) for file in names.to_pylist()):
-            self.findings.add(_no_log(name))
+            self.findings.add(across.no_log(name, _NO_LOG))
 
     # -- across tables ---------------------------------------------------------------------------
 
@@ -332,7 +342,8 @@ class VerifyPass:
         by_producer = {row.producer_id: row for row in after.values()}
         topics, findings = self._topics, self.findings
         across.check_ended(self._decided, before, topics, txns, findings)
-        across.check_rows_behind(topics.values(), by_producer, findings, shard_of)
+        memories = {name: facts.txns for name, facts in (*topics.items(), *self._offsets.items())}
+        across.check_rows_behind(memories, topics.values(), by_producer, findings, shard_of)
         if is_complete:
             across.check_hanging(topics.values(), by_producer, findings)
         if self._settings.topics is not None:
@@ -342,6 +353,8 @@ class VerifyPass:
             )
             return
         across.check_offsets(groups, topics, existing, findings, shards=self._offsets_count)
+        there = existing - self._without | {finding.table for finding in findings}
+        across.check_gone(there, self._decided, rows, groups, findings)
         across.check_table_ids(self._ids.values(), findings)
         now_ms, stuck_ms = self._store.clock.now_ms(), self._settings.stuck_ms
         across.check_stuck(
@@ -410,7 +423,10 @@ class VerifyPass:
             return
         if state is not None:
             given_out = state.txns.get(cluster_log.PRODUCER_IDS, (0, None))[0]
-            across.check_producer_ids(self._rows, self._topics.values(), given_out, self.findings)
+            offsets = {table: facts.txns for table, facts in self._offsets.items()}
+            across.check_producer_ids(
+                self._rows, self._topics.values(), offsets, given_out, self.findings
+            )
 
 
 def _shards_with(state: TableState, wanted: int) -> set[str]:
@@ -431,12 +447,3 @@ def _numbers(names: Collection[str], prefix: str) -> list[int]:
 def _count(config: Mapping[str, str], name: str, default: int) -> int:
     text = config.get(CONFIG_PREFIX + name, "")
     return int(text) if text.isdecimal() and int(text) > 0 else default
-
-
-def _no_log(table: str) -> Finding:
-    return Finding(
-        kind=FindingKind.LOG_MISSING,
-        table=table,
-        file=f"{table}/_delta_log",
-        what="it has no commits and no checkpoints",
-    )

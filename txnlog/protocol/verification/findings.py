@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from txnlog.errors import RESTORE_ALL, RESTORE_FILE
+
 FINDINGS_PER_KIND_MAX = 100
 """Maximum number of findings of one kind in one table; further ones are only counted."""
 
@@ -60,6 +62,7 @@ class FindingKind(Enum):
     ROW_IN_WRONG_SHARD = "row in wrong shard"
     ROW_WENT_BACK = "row went back"
     ROW_BEHIND_MARKER = "row behind marker"
+    SHARD_UNKNOWN = "shard unknown"
     PRODUCER_ID_UNKNOWN = "producer id unknown"
     PRODUCER_ID_SHARED = "producer id shared"
     TRANSACTION_STUCK = "transaction stuck"
@@ -79,38 +82,38 @@ class KindText(NamedTuple):
 
 _E, _W = Severity.ERROR, Severity.WARNING
 _K = FindingKind
-_RESTORE_LOG = "Restore the file from a backup or a replica of the root."
 _RESTORE_DATA = (
-    "Restore the file from a backup. Without one, `topics delete-records` past it lets readers "
-    "continue; its records are lost."
+    f"{RESTORE_FILE} Without any, `topics delete-records` past it lets readers continue; its "
+    "records are lost."
 )
-_KEEP = "Stop the writers, keep a copy of the table, restore its log from a backup."
+_KEEP = f"Stop the writers and keep a copy of the root. {RESTORE_ALL}"
 
 KINDS: Mapping[FindingKind, KindText] = {
     _K.LOG_MISSING: KindText(
         _E,
-        "a table of the cluster, or a folder with data files, has no commits",
-        "Restore the table's `_delta_log` from a backup. If the folder is a leftover of your own, "
-        "delete it.",
+        "a table of the cluster, or a folder with data files, has no commits; or the folder of a "
+        "topic that was written to is gone",
+        f"{RESTORE_ALL} If the folder is a leftover of your own, delete it. If a topic was removed "
+        "on purpose, create it again, and delete it with `topics delete`.",
     ),
     _K.COMMIT_MISSING: KindText(
         _E,
         "a commit is missing between the first one that is kept and the newest",
-        _RESTORE_LOG,
+        RESTORE_FILE,
     ),
     _K.COMMIT_DAMAGED: KindText(
         _E,
         "a commit is truncated, garbled, or fails its checksum; or a folder, a FIFO or a broken "
         "link is in its place",
-        _RESTORE_LOG,
+        RESTORE_FILE,
     ),
     _K.COMMIT_MISPLACED: KindText(
-        _E, "the same commit is in the log at two versions", _RESTORE_LOG
+        _E, "the same commit is in the log at two versions", RESTORE_FILE
     ),
     _K.COMMIT_FOREIGN: KindText(
         _W,
         "a commit was written by another tool, without the checksum of txnlog",
-        "Let other tools read these tables, never commit to them. If none did, restore the file.",
+        f"Let other tools read these tables, never commit to them. If none did: {RESTORE_FILE}",
     ),
     _K.COMMIT_STRAY: KindText(
         _W,
@@ -121,24 +124,25 @@ KINDS: Mapping[FindingKind, KindText] = {
         _E,
         "a commit or checkpoint names another predecessor than the present file: one of the "
         "two was replaced or restored from an older state",
-        "Restore both files from the same backup.",
+        RESTORE_ALL,
     ),
     _K.CHECKPOINT_MISSING: KindText(
         _E,
         "the checkpoint that replaces the removed commits is missing",
-        "Restore it from a backup. If a newer checkpoint is there, only older versions are lost.",
+        f"If a newer checkpoint is there, only older versions are lost. {RESTORE_FILE}",
     ),
     _K.CHECKPOINT_DAMAGED: KindText(
         _E,
         "a checkpoint is truncated, garbled, or fails its seal",
-        "Delete it if an older checkpoint and all commits after that are undamaged, else restore "
-        "it.",
+        "Delete it if an older checkpoint and all commits after that are undamaged. Else: "
+        f"{RESTORE_FILE}",
     ),
     _K.CHECKPOINT_DISAGREES: KindText(
         _E,
         "a checkpoint differs from the checkpoint before it and the commits between them",
         "Do not trust either: compare with a backup. If the commits are complete, delete the "
-        "checkpoint and all newer ones, and run `txnlog housekeeping --once`.",
+        "checkpoint and all newer ones, and run `txnlog housekeeping --once`. Else: "
+        f"{RESTORE_ALL}",
     ),
     _K.HINT_WRONG: KindText(
         _W,
@@ -180,7 +184,7 @@ KINDS: Mapping[FindingKind, KindText] = {
         _E,
         "the one-row file behind a state row or group is missing; SQL on the table fails, txnlog "
         "reads the log only",
-        "Restore it from a backup, or copy any other `row-*.parquet` of the same size to its name.",
+        f"Copy any other `row-*.parquet` of the same size to its name, or: {RESTORE_FILE}",
     ),
     _K.HEADER_UNREADABLE: KindText(
         _E, "the header of a data file cannot be read or contradicts itself", _KEEP
@@ -192,7 +196,7 @@ KINDS: Mapping[FindingKind, KindText] = {
     _K.OFFSETS_MISSING: KindText(
         _E,
         "offsets between the log start and the end are in no batch",
-        "Restore the topic's log. Without a backup, `topics delete-records` past the gap.",
+        f"{RESTORE_ALL} Without one, `topics delete-records` past the gap.",
     ),
     _K.BOUND_WRONG: KindText(
         _E,
@@ -210,7 +214,7 @@ KINDS: Mapping[FindingKind, KindText] = {
         _E,
         "a transaction has ended, and a table it wrote to lacks its marker: its data there may be "
         "lost",
-        "Restore the log of that table; its newest commits may be missing.",
+        f"Its newest commits may be missing. {RESTORE_ALL}",
     ),
     _K.UNDECIDED_AFTER_MARKER: KindText(
         _E, "a batch is undecided though its transaction has a marker in the topic", _KEEP
@@ -224,7 +228,7 @@ KINDS: Mapping[FindingKind, KindText] = {
     _K.ROW_UNREADABLE: KindText(
         _E,
         "a state row or group cannot be read",
-        "Upgrade txnlog if a newer one wrote it, else restore the table's log.",
+        f"Upgrade txnlog if a newer one wrote it. Else: {RESTORE_ALL}",
     ),
     _K.ROW_REPEATED: KindText(_E, "an id or group has two live rows", _KEEP),
     _K.ROW_IN_WRONG_SHARD: KindText(
@@ -237,14 +241,20 @@ KINDS: Mapping[FindingKind, KindText] = {
     ),
     _K.ROW_BEHIND_MARKER: KindText(
         _E,
-        "a topic has a marker of a newer transaction than the state row: the shard's newest "
-        "commits are missing",
-        "Restore the log of the shard.",
+        "a topic, or a shard of the groups, has a marker or an undecided batch of a newer "
+        "transaction than the state row: the newest commits of the row's shard are missing",
+        f"{RESTORE_ALL} Until then transactions of this id are refused where the markers are.",
+    ),
+    _K.SHARD_UNKNOWN: KindText(
+        _E,
+        "a shard of the transaction log or of the groups is there, and `__cluster` does not know "
+        "it: the newest commits of `__cluster` are missing",
+        f"{RESTORE_ALL} Until then readers take its ids and groups for new ones.",
     ),
     _K.PRODUCER_ID_UNKNOWN: KindText(
         _E,
         "a producer id is in use that `__cluster` has not given out: it will be given out again",
-        "Restore the log of `__cluster`; until then start no producer.",
+        f"{RESTORE_ALL} Until then start no producer.",
     ),
     _K.PRODUCER_ID_SHARED: KindText(_E, "two transactional.ids have the same producer id", _KEEP),
     _K.TRANSACTION_STUCK: KindText(
@@ -256,8 +266,8 @@ KINDS: Mapping[FindingKind, KindText] = {
         _E,
         "a group's committed offset is above the end of the partition: records are lost, or the "
         "topic's newest commits are missing",
-        "Restore the log of the topic, unless a client committed this offset by mistake. Then, or "
-        "without a backup: `txnlog groups reset-offsets -g GROUP -t TOPIC --to-latest --execute`.",
+        f"{RESTORE_ALL} Without one, or if a client committed this offset by mistake: "
+        "`txnlog groups reset-offsets -g GROUP -t TOPIC --to-latest --execute`.",
     ),
     _K.OFFSET_BELOW_START: KindText(
         _W,
@@ -266,14 +276,14 @@ KINDS: Mapping[FindingKind, KindText] = {
     ),
     _K.OFFSET_WITHOUT_PARTITION: KindText(
         _W,
-        "a group has an offset for a topic or partition that does not exist",
-        "`txnlog groups delete-offsets -g GROUP -t TOPIC`.",
+        "a group has an offset for a topic or partition that does not exist; if the topic was "
+        "never deleted, its folder is gone",
+        f"`txnlog groups delete-offsets -g GROUP -t TOPIC`. If its folder is gone: {RESTORE_ALL}",
     ),
     _K.TICKET_ABOVE_NEWEST: KindText(
         _E,
         "a transactional.id has a ticket that its group has never given: the group's row is old",
-        "Restore the newest commits of the table. Until then transactions with offsets of the "
-        "group are refused.",
+        f"{RESTORE_ALL} Until then transactions with offsets of the group may be refused.",
     ),
 }
 

@@ -6,7 +6,7 @@ write in between can only make a check succeed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
@@ -98,25 +98,74 @@ def check_ended(
 
 
 def check_rows_behind(
+    tables: Mapping[str, TxnMemory],
     topics: Iterable[TopicFacts],
     after: Mapping[int, TransactionMetadata],
     findings: Findings,
     table_of: Mapping[int, str],
 ) -> None:
-    """No marker is ahead of its row. `after`, rows by producer id, is read after the topics."""
+    """No marker, and no undecided batch, is ahead of its row; one finding per row.
+
+    `tables` are the memories of all topics and shards of offsets. `after`, rows by producer id, is
+    read after them, and after the `topics`.
+    """
+    newest: dict[int, tuple[int, str]] = {}
+    for table, memory in tables.items():
+        for producer_id, marker in memory.markers.items():
+            found = marker, f"{table} has its marker"
+            newest[producer_id] = max(newest.get(producer_id, found), found)
     for facts in topics:
-        for producer_id, marker in facts.txns.markers.items():
-            row = after.get(producer_id)
-            if row is not None and marker > row.txn_epoch:
-                findings.add(
-                    Finding(
-                        kind=FindingKind.ROW_BEHIND_MARKER,
-                        table=table_of[producer_id],
-                        subject=row.transactional_id,
-                        what=f"{facts.name} has its marker of epoch {marker}, its row has "
-                        f"{row.txn_epoch}",
-                    )
+        for batch in facts.undecided:
+            found = batch.producer_epoch, f"{facts.name} has its undecided batch"
+            newest[batch.producer_id] = max(newest.get(batch.producer_id, found), found)
+    for producer_id, (epoch, what) in newest.items():
+        row = after.get(producer_id)
+        if row is not None and epoch > row.txn_epoch:
+            findings.add(
+                Finding(
+                    kind=FindingKind.ROW_BEHIND_MARKER,
+                    table=table_of[producer_id],
+                    subject=row.transactional_id,
+                    what=f"{what} of epoch {epoch}, its row has {row.txn_epoch}",
                 )
+            )
+
+
+def check_gone(
+    existing: Collection[str],
+    decided: Decided,
+    rows: Iterable[TransactionMetadata],
+    groups: Mapping[str, Group],
+    findings: Findings,
+) -> None:
+    """Every topic that a transaction wrote to, or that has a reader, has a folder: a deleted one,
+    too (D12). `existing` are the folders with a log; one finding per topic.
+    """
+    known: dict[str, str] = {}
+    for producer_id, topic, topic_id in decided:
+        if topic_id:
+            known[topic] = f"producer {producer_id} wrote to it"
+    for row in rows:
+        named = {*row.topics, *(t for one in row.owner.batches.values() for t in one.topics)}
+        known |= dict.fromkeys(named, f"{row.transactional_id!r} wrote to it")
+    for group_id, group in groups.items():
+        assigned = {topic for topics in group.assignment.values() for topic in topics}
+        known |= dict.fromkeys(assigned, f"group {group_id!r} reads it")
+    for topic, why in sorted(known.items()):
+        if topic not in existing:
+            findings.add(no_log(topic, f"its folder is gone, and {why}"))
+
+
+def no_log(table: str, what: str) -> Finding:
+    """A table without a log."""
+    return Finding(kind=FindingKind.LOG_MISSING, table=table, file=f"{table}/_delta_log", what=what)
+
+
+def check_shards_known(tables: Iterable[str], known: Collection[str], findings: Findings) -> None:
+    """`__cluster`, read after the folders were listed, knows every shard that has one (D95)."""
+    for table in sorted(set(tables).difference(known)):
+        what = "__cluster does not know that it exists"
+        findings.add(Finding(kind=FindingKind.SHARD_UNKNOWN, table=table, what=what))
 
 
 def check_hanging(
@@ -201,6 +250,7 @@ def _is_published(
 def check_producer_ids(
     rows: Mapping[str, RowFacts[TransactionMetadata]],
     topics: Iterable[TopicFacts],
+    offsets: Mapping[str, TxnMemory],
     given_out: int,
     findings: Findings,
 ) -> None:
@@ -220,10 +270,11 @@ def check_producer_ids(
                         what=f"producer id {row.producer_id} is also that of {other!r}",
                     )
                 )
-    for topic in topics:
-        if topic.producer_id_max >= given_out:
-            largest = topic.producer_id_max
-            findings.add(_unknown(topic.name, str(largest), largest, given_out))
+    largest = {topic.name: topic.producer_id_max for topic in topics}
+    largest |= {table: max(memory.markers, default=-1) for table, memory in offsets.items()}
+    for table, producer_id in largest.items():
+        if producer_id >= given_out:
+            findings.add(_unknown(table, str(producer_id), producer_id, given_out))
 
 
 def _unknown(table: str, subject: str, producer_id: int, given_out: int) -> Finding:
@@ -275,7 +326,8 @@ def _offset_finding(
     facts: TopicFacts | None, partition: int, offset: int
 ) -> tuple[FindingKind, str] | None:
     if facts is None or facts.is_deleted:
-        return FindingKind.OFFSET_WITHOUT_PARTITION, "there is no such topic"
+        what = "there is no such topic" if facts is None else "the topic is deleted"
+        return FindingKind.OFFSET_WITHOUT_PARTITION, what
     if not facts.is_complete:
         return None
     if not 0 <= partition < len(facts.ends):

@@ -197,8 +197,8 @@ class ClusterLog:
             )
 
     def confirm_shard(self, table: str) -> None:
-        """Record that a shard exists whose creator died before it did."""
-        if self._view.created.get(table) == ANNOUNCED:
+        """Record that a shard exists, if that is not known."""
+        if self._view.created.get(table) != CREATED:
             self._record(table, CREATED)
 
     def _record(self, table: str, state: int) -> int:
@@ -212,21 +212,24 @@ class ClusterLog:
 
         return transact(self._log, lambda: self._view.created.get(table, 0), commit)
 
-    def next_producer_id(self) -> int:
-        """A cluster-wide unique id (R10). One commit reserves a block of them for this process."""
+    def next_producer_id(self, *, above: int = -1) -> int:
+        """A cluster-wide unique id (R10), above those that were given out before a restore.
+
+        One commit reserves a block of them for this process.
+        """
         pid, number, end = self._block
-        if pid != os.getpid() or number >= end:
-            number, end = self._reserve()
+        if pid != os.getpid() or number >= end or number <= above:
+            number, end = self._reserve(above)
         self._block = (os.getpid(), number + 1, end)
         return number
 
-    def _reserve(self) -> tuple[int, int]:
+    def _reserve(self, above: int) -> tuple[int, int]:
         # A block whose commit was Unknown is lost, never allocated twice.
         def commit(start: int) -> Outcome:
             action = Txn(PRODUCER_IDS, start + PRODUCER_ID_BLOCK, self._store.clock.now_ms())
             return self._log.commit([action], operation="ALLOCATE PRODUCER IDS")
 
-        start = transact(self._log, lambda: self._view.producer_ids_end, commit)
+        start = transact(self._log, lambda: max(self._view.producer_ids_end, above + 1), commit)
         return start, start + PRODUCER_ID_BLOCK
 
     def change_lease(self, name: str, decide: Callable[[Lease | None], Lease | R]) -> Lease | R:

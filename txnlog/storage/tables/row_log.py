@@ -13,6 +13,7 @@ from msgspec import Struct
 from txnlog.errors import (
     CorruptLogError,
     GroupAuthorizationError,
+    LogGapError,
     StorePermissionError,
     TransactionalIdAuthorizationError,
     TxnLogError,
@@ -377,7 +378,8 @@ class TransactionLog(RowLog[TransactionMetadata]):
         """Decide on the newest row and persist the decision; returns the new row (None: removed).
 
         `parameters` is called when the commit is made; its result is added to its parameters.
-        `beside` and `prove_later` are those of DeltaLog.commit.
+        `beside` and `prove_later` are those of DeltaLog.commit. `decide` raises LogGapError where
+        other tables show that the row is an old one: it may be, as this process was paused.
         """
 
         def decide_row(
@@ -395,7 +397,12 @@ class TransactionLog(RowLog[TransactionMetadata]):
                 parameters={**_parameters_of(row), **parameters()},
             )
 
-        decision = self.transact(decide_row, beside=beside, prove_later=prove_later)
+        write = partial(self.transact, decide_row, beside=beside, prove_later=prove_later)
+        try:
+            decision = write()
+        except LogGapError:
+            self.refresh(sure=True)
+            decision = write()
         if isinstance(decision, Done):
             return decision.metadata
         return self.view.rows.get(transactional_id)

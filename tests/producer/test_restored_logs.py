@@ -1,0 +1,117 @@
+"""Producers over a root with one log restored alone: what is acknowledged is there (D131)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.coordinator.processes import process
+from tests.coordinator.restoring import backup, restore
+from tests.producer.worlds import BOTH, Reports, producer, read, started, values, world
+from txnlog.errors import LogGapError, TxnLogError
+from txnlog.producer import Producer
+from txnlog.testing.faults import SharedMemory
+
+
+def acknowledged(reports: Reports) -> dict[int, bytes]:
+    """Offset -> value of each record that was reported without an error."""
+    found = {message.offset(): message.value() for error, message in reports.received if not error}
+    assert all(offset is not None and offset >= 0 for offset in found)
+    return found
+
+
+def assert_there(shared: SharedMemory, reports: Reports) -> None:
+    there = dict(read(process(shared), "orders")[0])
+    assert acknowledged(reports).items() <= there.items()
+
+
+def write(made: Producer, name: str, reports: Reports) -> str:
+    """The error of one transaction, "" without one."""
+    try:
+        with made.transaction():
+            made.produce("orders", name, partition=0, on_delivery=reports)
+    except TxnLogError as error:
+        return type(error).__name__
+    finally:
+        made.poll()
+    return ""
+
+
+@BOTH
+@pytest.mark.parametrize("wait", ["visible", "decided"])
+def test_records_of_a_restored_shard_are_never_acknowledged_and_lost(
+    publish: str, wait: str
+) -> None:
+    """Six commits returned, and reported deliveries without offsets; no record was there (R4)."""
+    shared = world()
+    made = started(shared, publish)
+    for name in ("a", "b"):
+        assert not write(made, name, Reports())
+    made.close()
+    files = backup(shared, "__transaction_state")
+    made = started(shared, publish)
+    for number in range(4):
+        assert not write(made, f"lost{number}", Reports())
+    made.close()
+    restore(shared, "__transaction_state", files)
+    reports, errors = Reports(), []
+    for number in range(12):
+        made = started(shared, publish, commit_wait=wait)
+        errors.append(write(made, f"after{number}", reports))
+        made.close()
+        assert_there(shared, reports)
+    # Each init raises the epoch: in the end it is past what was lost.
+    assert errors[0]
+    assert not errors[-1]
+    assert "after11" in values(process(shared), "orders")
+
+
+def test_refused_commit_ends_the_producer_with_an_error_that_says_what_to_restore() -> None:
+    """Trying again would get it past the markers, and hide the loss (R42)."""
+    shared = world()
+    made = started(shared)
+    files = backup(shared, "__transaction_state")
+    assert [write(made, name, Reports()) for name in "ab"] == ["", ""]
+    made.close()
+    restore(shared, "__transaction_state", files)
+    made, reports = started(shared), Reports()
+    assert write(made, "c", reports) == "LogGapError"
+    with pytest.raises(LogGapError, match="all tables of the root together"):
+        made.begin_transaction()
+    made.close()
+    assert reports.errors == ["ClientStateError"]
+
+
+def test_idempotent_producer_takes_another_id_where_its_own_is_in_use() -> None:
+    """`__cluster` was restored: its first batch was taken for a repeat of another producer's."""
+    shared = world()
+    files = backup(shared, "__cluster")
+    for name in ("first", "other"):
+        made, reports = producer(shared), Reports()
+        for number in range(3):
+            made.produce("orders", f"{name}{number}", partition=0, on_delivery=reports)
+            made.flush()
+        made.close()
+        assert len(acknowledged(reports)) == 3
+        assert_there(shared, reports)
+        restore(shared, "__cluster", files)
+    assert len(values(process(shared), "orders")) == 6
+
+
+def test_two_living_producers_with_one_id_never_share_a_partition() -> None:
+    """Each finds the other's sequences at its first batch in a partition, and takes another id."""
+    shared = world()
+    files = backup(shared, "__cluster")
+    first, mine = producer(shared), Reports()
+    first.produce("orders", "a", partition=0, on_delivery=mine)
+    first.flush()
+    restore(shared, "__cluster", files)
+    second, theirs = producer(shared), Reports()
+    for partition in (1, 0):
+        second.produce("orders", "b", partition=partition, on_delivery=theirs)
+        second.flush()
+    for partition in (0, 1):
+        first.produce("orders", "c", partition=partition, on_delivery=mine)
+        first.flush()
+    assert len(mine.offsets) == 3
+    assert len(theirs.offsets) == 2
+    assert sorted(values(process(shared), "orders")) == ["a", "b", "b", "c", "c"]

@@ -1,0 +1,28 @@
+"""Which producer ids tables know: what shows that a row, or `__cluster`, is of an older state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txnlog.coordinator.root import Root, by_shard
+
+
+def markers_of(
+    root: Root, producer_id: int, topics: Iterable[str], groups: Iterable[str] = ()
+) -> dict[str, int]:
+    """Table, as last read -> the newest epoch of the producer id that has ended there; -1: none."""
+    logs = {topic: root.topic_log(topic).view.markers for topic in topics}
+    logs |= {log.path: log.view.markers for log, _ in by_shard(root, sorted(set(groups)), str)}
+    return {table: markers.get(producer_id, -1) for table, markers in logs.items()}
+
+
+def unknown_producer_id(root: Root, topics: Iterable[str]) -> int:
+    """A new producer id that none of these topics knows, as they were last read.
+
+    `__cluster` gives ids again if it was restored alone: then one above all that the topics know.
+    """
+    found = root.next_producer_id()
+    views = [root.topic_log(topic).view for topic in topics]
+    if any(view.knows_producer(found) for view in views):
+        found = root.next_producer_id(above=max(view.producer_id_max for view in views))
+    return found
