@@ -1,24 +1,30 @@
 """The consumer: confluent-kafka's names and calls, on a cluster without brokers.
 
 Heartbeats and asynchronous commits run on a background thread; everything else, including all
-callbacks, runs in the caller's calls. A consumer is for one thread at a time.
+callbacks, runs in the caller's calls. Any thread may call a consumer: each record is returned to
+one of them. See txnlog.consuming.turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+import threading
+from collections.abc import Callable, Sequence, Sized
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from txnlog.cluster import Cluster
+from txnlog.consuming.commits import API_TIMEOUT_MS
 from txnlog.consuming.consumption import Consumption
 from txnlog.consuming.lookups import describe_topics, positions_for_times, watermarks
 from txnlog.consuming.rebalances import Callbacks
-from txnlog.consuming.record_stream import RecordStream
+from txnlog.consuming.record_stream import Before, RecordStream
 from txnlog.consuming.starts import check_position
-from txnlog.errors import ClientStateError, TxnLogError
+from txnlog.consuming.turn import Turn
+from txnlog.errors import ClientStateError, TxnLogError, UnstableOffsetCommitError
 from txnlog.messages import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -29,12 +35,17 @@ from txnlog.messages import (
     Message,
     TopicPartition,
 )
+from txnlog.process.clock import Clock
 from txnlog.process.forking import refusal, watch
 from txnlog.settings import arguments
 from txnlog.settings.arguments import INT32_MAX
-from txnlog.settings.config import parse_config
+from txnlog.settings.config import Config, parse_config
+from txnlog.storage.batches.records import MESSAGE_SCHEMA
+
+logger = logging.getLogger("txnlog")
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Sized)
 
 _SEEKS = (OFFSET_BEGINNING, OFFSET_END)
 _STARTS = (*_SEEKS, OFFSET_STORED, OFFSET_INVALID)
@@ -47,6 +58,9 @@ RETRY_MS = 100
 RETRY_MS_MAX = 1_000
 """How long a poll waits that follows one that failed, and that follows many: Kafka's
 retry.backoff.ms and retry.backoff.max.ms. Never longer than its time-out."""
+SETTLE_MS = 100
+"""How long committed() waits for open transactions before other threads' calls have their turn."""
+_CALLBACKS = ("on_commit", "error_cb", "stats_cb")
 
 
 class Consumer:
@@ -65,14 +79,16 @@ class Consumer:
     ) -> None:
         if cluster is not None:
             config = {"txnlog.root": cluster.root, **config}
-        self._config = parse_config(config, "consumer")
+        self._turn = Turn()
+        self._config = _with_turn(parse_config(config, "consumer"), self._turn)
         self._read_committed = self._config.get("isolation.level") == "read_committed"
         self._given = cluster
         self._background = background
         self._opened: Consumption | None = None
         self._inherited: Consumption | None = None
         """In the child of a fork, that of the parent: kept, and never used."""
-        self._is_closed = False
+        self._is_ending = self._must_close = self._is_closing = self._is_closed = False
+        """`_is_ending`: close() was called. `_must_close`: by a signal handler, within a call."""
         self._failures = 0
         """How many polls in a row have failed."""
         watch(self)
@@ -95,18 +111,15 @@ class Consumer:
         consumer still owns the partitions, `on_lost` (or `on_revoke`, if there is none) when
         another consumer does already. Raises ConfigError without group.id.
         """
-        callbacks = Callbacks(
-            self,
-            arguments.function("on_assign", on_assign),
-            arguments.function("on_revoke", on_revoke),
-            arguments.function("on_lost", on_lost),
-        )
+        given = {"on_assign": on_assign, "on_revoke": on_revoke, "on_lost": on_lost}
+        checked = {name: arguments.function(name, call) for name, call in given.items()}
+        outside = {name: self._turn.outside(call) for name, call in checked.items()}
         names = arguments.each("topics", topics, arguments.text)
-        self._consumption().subscribe(names, callbacks)
+        self._change(lambda made: made.subscribe(names, Callbacks(self, **outside)))
 
     def unsubscribe(self) -> None:
         """Leave the group and stop reading."""
-        self._consumption().unsubscribe()
+        self._change(lambda made: made.unsubscribe())
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         """Read exactly these partitions, without being a member of a group.
@@ -118,11 +131,11 @@ class Consumer:
         wanted = arguments.topic_partitions("partitions", partitions, partition_least=0)
         for partition in wanted:
             check_position(partition, _STARTS)
-        self._consumption().assign(wanted)
+        self._change(lambda made: made.assign(wanted))
 
     def unassign(self) -> None:
         """Remove all assigned partitions."""
-        self._consumption().assign([])
+        self._change(lambda made: made.assign([]))
 
     def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
         """Add partitions to those of assign(); in on_assign, give partitions start positions.
@@ -133,7 +146,7 @@ class Consumer:
         wanted = arguments.topic_partitions("partitions", partitions, partition_least=0)
         for partition in wanted:
             check_position(partition, _STARTS)
-        self._consumption().incremental_assign(wanted)
+        self._change(lambda made: made.incremental_assign(wanted))
 
     def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
         """Remove some of the partitions of assign().
@@ -142,26 +155,26 @@ class Consumer:
         Raises ClientStateError for a partition that is not assigned.
         """
         wanted = arguments.topic_partitions("partitions", partitions, partition_least=0)
-        self._consumption().incremental_unassign(wanted)
+        self._change(lambda made: made.incremental_unassign(wanted))
 
     def assignment(self) -> list[TopicPartition]:
         """The assigned partitions."""
-        return [TopicPartition(*key) for key in sorted(self._consumption().readers)]
+        return self._call(lambda made: [TopicPartition(*key) for key in sorted(made.readers)])
 
     def memberid(self) -> str:
         """The member id in the group, "" if this consumer is not a member."""
-        return self._consumption().member_id
+        return self._call(lambda made: made.member_id)
 
     def rebalance_protocol(self) -> str:
         """ "COOPERATIVE" or "EAGER", by partition.assignment.strategy; "NONE" without a group."""
-        return self._consumption().rebalance_protocol
+        return self._call(lambda made: made.rebalance_protocol)
 
     def consumer_group_metadata(self) -> ConsumerGroupMetadata:
         """Group, generation and member id, for Producer.send_offsets_to_transaction (KIP-447).
 
         Raises RebalanceInProgressError, ClientStateError.
         """
-        return self._consumption().require_session().metadata()
+        return self._call(lambda made: made.require_session().metadata())
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -170,11 +183,20 @@ class Consumer:
 
         Raises ClientStateError before subscribe or assign, OffsetOutOfRangeError, StorageError, ...
         """
-        consumption = self._consumption()
-        if not consumption.is_due():
-            message = consumption.stream.next()
+        turn, message = self._turn, None
+        try:
+            with turn.lock:
+                consumption = self._consumption()
+                if turn.owner is None and not consumption.is_due():
+                    message = consumption.stream.next()
+        except BaseException:
             if message is not None:
-                return message
+                # An interrupt, after the lock was given back.
+                with turn.lock:
+                    consumption.stream.put_back(message)
+            raise
+        if message is not None:
+            return message
         found = self._wait(timeout, lambda stream: stream.take(1))
         return found[0] if found else None
 
@@ -190,12 +212,23 @@ class Consumer:
         found: list[Message] = []
         if wanted == 0:
             return found
+        turn, here = self._turn, threading.get_ident()
+        is_within = turn.owner == here
 
         def take(stream: RecordStream) -> list[Message]:
             found.extend(stream.take(wanted - len(found)))
-            return found if len(found) >= wanted else []
+            if len(found) >= wanted:
+                return found
+            if found:
+                # What this call has taken can be put back as long as no other takes what follows.
+                turn.owner = here
+            return []
 
-        self._wait(timeout, take, found)
+        try:
+            self._wait(timeout, take, found)
+        finally:
+            if turn.owner == here and not is_within:
+                turn.owner = None
         return found
 
     def consume_batch(self, num_records: int | None = None, timeout: float = -1) -> pa.Table:
@@ -209,61 +242,85 @@ class Consumer:
         if rows is not None:
             rows = arguments.integer("num_records", rows, least=0)
             if rows == 0:
-                return self._consumption().stream.take_arrow(0, 0)
+                return self._call(lambda _: MESSAGE_SCHEMA.empty_table())
         elif self._config.is_set("max.poll.records"):
             rows = self._config.get("max.poll.records")
         size_bytes = self._config.get("fetch.max.bytes")
         table = self._wait(timeout, lambda stream: stream.take_arrow(rows, size_bytes))
-        return self._consumption().stream.take_arrow(0, 0) if table is None else table
+        return MESSAGE_SCHEMA.empty_table() if table is None else table
 
     def _wait(
         self,
         timeout: float | None,
-        take: Callable[[RecordStream], T],
+        take: Callable[[RecordStream], S],
         found: Sequence[Message] = (),
-    ) -> T | None:
-        """The first non-empty result of `take`; None after `timeout`.
+    ) -> S | None:
+        """The first non-empty result of `take`; None after `timeout`, or once it is closed.
 
         `found` holds the messages taken so far: once there is one, nothing may raise, commit or
         rebalance before the caller has it.
         """
         timeout_s = _timeout_s(timeout)
-        consumption = self._consumption()
-        clock = consumption.clock
+        made = self._call(lambda made: made)
+        clock = made.clock
         end_ms = None if timeout_s < 0 else clock.boot_ms() + timeout_s * 1000
-        is_remote = consumption.cluster.store.is_remote
+        is_remote = made.cluster.store.is_remote
         idle_ms, idle_ms_max = IDLE_MS_MIN, IDLE_REMOTE_MS_MAX if is_remote else IDLE_LOCAL_MS_MAX
-        self._back_off(timeout_s)
-        with consumption.stream.handing_out():
+        self._back_off(clock, timeout_s)
+        with made.stream.handing_out(self._turn.lock) as before:
+            is_first = True
+
+            def look() -> tuple[S | None, float | None]:
+                return self._look(made, take, found, before, is_first)
+
             while True:
-                try:
-                    if not found:
-                        consumption.maintain()
-                    elif consumption.is_due():
-                        return None
-                    taken = take(consumption.stream)
-                except TxnLogError as error:
-                    if found:
-                        return None
-                    self._failures += 0 if isinstance(error, ClientStateError) else 1
-                    raise
-                self._failures = 0
-                if len(taken):  # type: ignore[arg-type]
+                taken, nap_ms = self._locked(look)
+                if taken is not None and len(taken):
                     return taken
-                nap_ms = min(consumption.idle_ms, IDLE_REMOTE_MS_MAX)
+                if nap_ms is None:
+                    return None
                 if nap_ms <= 0:
                     nap_ms, idle_ms = idle_ms, min(idle_ms * 2, idle_ms_max)
                 left_ms = nap_ms if end_ms is None else end_ms - clock.boot_ms()
                 if left_ms <= 0:
                     return None
                 clock.sleep_ms(min(nap_ms, left_ms))
+                is_first = False
 
-    def _back_off(self, timeout_s: float) -> None:
+    def _look(
+        self,
+        made: Consumption,
+        take: Callable[[RecordStream], S],
+        found: Sequence[Message],
+        before: Before,
+        is_first: bool,
+    ) -> tuple[S | None, float | None]:
+        """What `take` finds, and how long none will be found, 0: unknown; None: end the call."""
+        if self._is_closed or (found and self._is_ending):
+            return None, None
+        if not self._turn.is_free:
+            return None, 0
+        try:
+            if found and made.is_due():
+                return None, None
+            # Another thread may be about to call assign after unassign.
+            if not found and (is_first or made.is_reading):
+                made.maintain()
+            made.stream.begin(before)
+            taken = take(made.stream)
+        except TxnLogError as error:
+            if found:
+                return None, None
+            self._failures += 0 if isinstance(error, ClientStateError) else 1
+            raise
+        self._failures = 0
+        return taken, min(made.idle_ms, IDLE_REMOTE_MS_MAX)
+
+    def _back_off(self, clock: Clock, timeout_s: float) -> None:
         """After polls that failed, wait for a moment: an application polls again at once."""
         if self._failures:
             wait_ms = min(RETRY_MS << min(self._failures - 1, 10), RETRY_MS_MAX)
-            wait_ms = wait_ms if timeout_s < 0 else min(wait_ms, int(timeout_s * 1000))
-            self._consumption().clock.sleep_ms(wait_ms)
+            clock.sleep_ms(wait_ms if timeout_s < 0 else min(wait_ms, int(timeout_s * 1000)))
 
     # -- positions ---------------------------------------------------------------------------------
 
@@ -274,28 +331,22 @@ class Consumer:
         """
         wanted = arguments.topic_partition("partition", partition)
         check_position(wanted, _SEEKS)
-        self._consumption().seek(wanted)
+        self._call(lambda made: made.seek(wanted))
 
     def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         """The offset of the next message; OFFSET_INVALID where there is no position (yet)."""
-        readers = self._consumption().readers
-        positions = []
-        for asked in arguments.topic_partitions("partitions", partitions):
-            reader = readers.get((asked.topic, asked.partition))
-            at = None if reader is None else reader.position
-            offset = OFFSET_INVALID if at is None else at
-            positions.append(TopicPartition(asked.topic, asked.partition, offset))
-        return positions
+        asked = arguments.topic_partitions("partitions", partitions)
+        return self._call(lambda made: made.positions(asked))
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Return no messages of these partitions until `resume`. Raises ClientStateError."""
         wanted = arguments.topic_partitions("partitions", partitions)
-        self._consumption().pause(wanted, is_paused=True)
+        self._call(lambda made: made.pause(wanted, is_paused=True))
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         """Return messages of these partitions again. Raises ClientStateError."""
         wanted = arguments.topic_partitions("partitions", partitions)
-        self._consumption().pause(wanted, is_paused=False)
+        self._call(lambda made: made.pause(wanted, is_paused=False))
 
     # -- commits -----------------------------------------------------------------------------------
 
@@ -313,7 +364,7 @@ class Consumer:
         ClientStateError when there is nothing to commit.
         """
         asynchronous = arguments.flag("asynchronous", asynchronous)
-        return self._consumption().commit(message, offsets, asynchronous=asynchronous)
+        return self._call(lambda made: made.commit(message, offsets, asynchronous=asynchronous))
 
     def store_offsets(
         self,
@@ -325,7 +376,7 @@ class Consumer:
         Needs enable.auto.offset.store=false. Raises ConfigError, and ClientStateError for a
         partition that is not assigned.
         """
-        self._consumption().store_offsets(message, offsets)
+        self._call(lambda made: made.store_offsets(message, offsets))
 
     def committed(
         self, partitions: Sequence[TopicPartition], timeout: float = -1
@@ -336,7 +387,15 @@ class Consumer:
         partitions, and raises UnstableOffsetCommitError after `timeout` (R46).
         """
         asked = arguments.topic_partitions("partitions", partitions)
-        return self._consumption().committed(asked, _timeout_s(timeout))
+        timeout_s = _timeout_s(timeout)
+        left_ms = API_TIMEOUT_MS if timeout_s < 0 else int(timeout_s * 1000)
+        while True:
+            try:
+                return self._call(lambda made: made.committed(asked, min(left_ms, SETTLE_MS)))  # noqa: B023
+            except UnstableOffsetCommitError:
+                left_ms -= SETTLE_MS
+                if left_ms <= 0:
+                    raise
 
     # -- metadata ----------------------------------------------------------------------------------
 
@@ -347,12 +406,8 @@ class Consumer:
         asked = arguments.topic_partition("partition", partition)
         _timeout_s(timeout)
         arguments.flag("cached", cached)
-        return watermarks(
-            self._consumption().cluster,
-            asked.topic,
-            asked.partition,
-            read_committed=self._read_committed,
-        )
+        of, committed = (asked.topic, asked.partition), self._read_committed
+        return self._call(lambda made: watermarks(made.cluster, *of, read_committed=committed))
 
     def offsets_for_times(
         self, partitions: Sequence[TopicPartition], timeout: float = -1
@@ -360,33 +415,48 @@ class Consumer:
         """The first offset at or after the time (ms) in each `offset`, else OFFSET_END."""
         asked = arguments.topic_partitions("partitions", partitions)
         _timeout_s(timeout)
-        cluster = self._consumption().cluster
-        return positions_for_times(cluster, asked, read_committed=self._read_committed)
+        committed = self._read_committed
+        return self._call(
+            lambda made: positions_for_times(made.cluster, asked, read_committed=committed)
+        )
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
         """The cluster's topics and their partitions."""
         if topic is not None:
             topic = arguments.topic("topic", topic)
         _timeout_s(timeout)
-        return describe_topics(self._consumption().cluster, topic)
+        return self._call(lambda made: describe_topics(made.cluster, topic))
 
     # -- the end -----------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Commit (with enable.auto.commit), call on_revoke, leave the group. Idempotent.
 
-        In a child of a fork it does nothing: the member is the parent's.
+        A poll of another thread ends, and returns nothing; a callback that is under way there ends
+        first. In a child of a fork this does nothing: the member is the parent's.
         """
+        self._is_ending = True
         if self._is_closed:
             return
+        if self._turn.is_working:
+            # In a signal handler: the call that it interrupts goes on where it was.
+            self._must_close = True
+            return
+        self._turn.take(self._close)
+
+    def _close(self) -> None:
+        if self._is_closed or self._is_closing:
+            return
+        self._is_closing = True
         try:
             if self._opened is not None:
                 self._opened.close()
         finally:
-            self._is_closed = True
+            self._is_closed, self._is_closing = True, False
 
     def forked(self) -> None:
         """In the child of a fork: refuse every call, if this was used before."""
+        self._turn.forked()
         if self._opened is not None:
             self._inherited, self._opened = self._opened, None
 
@@ -401,6 +471,35 @@ class Consumer:
     ) -> None:
         self.close()
 
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _call(self, act: Callable[[Consumption], T]) -> T:
+        """Make a call between those of other threads, also while one of them owns the consumer."""
+        return self._locked(lambda: act(self._consumption()))
+
+    def _change(self, act: Callable[[Consumption], T]) -> T:
+        """Make a call that changes what the consumer reads."""
+        try:
+            return self._turn.take(lambda: act(self._consumption()))
+        finally:
+            self._close_if_asked()
+
+    def _locked(self, act: Callable[[], T]) -> T:
+        try:
+            with self._turn.lock:
+                return act()
+        finally:
+            self._close_if_asked()
+
+    def _close_if_asked(self) -> None:
+        """Close what a signal handler has closed while a call of its thread was at work."""
+        if self._must_close and not self._turn.is_working:
+            self._must_close = False
+            try:
+                self.close()
+            except TxnLogError as error:
+                logger.warning("close() in a signal handler failed: %s", error)
+
     def _consumption(self) -> Consumption:
         if self._is_closed:
             raise ClientStateError("This consumer is closed; make a new one.")
@@ -410,6 +509,12 @@ class Consumer:
             cluster = self._given or Cluster.open(self._config.root, self._config.storage)
             self._opened = Consumption(cluster, self._config, background=self._background)
         return self._opened
+
+
+def _with_turn(config: Config, turn: Turn) -> Config:
+    """The settings, with callbacks that are called outside of the lock."""
+    outside = {name: turn.outside(config.get(name)) for name in _CALLBACKS if config.is_set(name)}
+    return replace(config, values={**config.values, **outside})
 
 
 def _timeout_s(timeout: float | None) -> float:

@@ -16,8 +16,9 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
@@ -37,7 +38,7 @@ from txnlog.process.forking import watch
 from txnlog.producing.accumulator import Accumulator, OnDelivery
 from txnlog.producing.admission import Admission
 from txnlog.producing.arrow_records import to_slices
-from txnlog.producing.deadlines import Deadline
+from txnlog.producing.deadlines import BACKOFF_MS_MIN, Deadline
 from txnlog.producing.deliveries import Deliveries
 from txnlog.producing.destinations import Destinations
 from txnlog.producing.lifecycle import Lifecycle
@@ -260,13 +261,45 @@ class Producer:
     def flush(self, timeout: float | None = None) -> int:
         """Send all waiting records, and call the callbacks; how many records are left after that.
 
-        None waits until all are delivered or failed, by delivery.timeout.ms at the latest. In a
-        deferred transaction there is nothing to send before the commit. With commit.wait=decided it
-        waits until what was committed is visible, too, and raises what prevents that for good.
+        Records that callbacks produce are sent, too, and so on. None waits until all are delivered
+        or failed, each by delivery.timeout.ms at the latest; with callbacks that produce for ever
+        that never ends. In a deferred transaction there is nothing to send before the commit. With
+        commit.wait=decided it waits until what was committed is visible, too, and raises what
+        prevents that for good.
         """
         self._lifecycle.check_usable()
-        delivery_s = self._outlet.delivery_timeout_ms / 1000
-        deadline = self._deadline("flush()", 2 * delivery_s if timeout is None else timeout)
+        return self._drain("flush()", timeout, self._serve)
+
+    def _drain(
+        self, call: str, timeout: float | None, serve: Callable[[], int], *, renews: bool = True
+    ) -> int:
+        """Send and serve until nothing is left; how much is. Each round has its own time, if there
+        is no time-out and it `renews`.
+        """
+        limit_s = 2 * self._outlet.delivery_timeout_ms / 1000 if timeout is None else timeout
+        deadline = self._deadline(call, limit_s)
+        while True:
+            has_begun = self._sender.num_records() > 0
+            try:
+                is_sent = self._send(deadline)
+            finally:
+                served = serve()
+            is_deferred = isinstance(self._sender.publication, Deferred)
+            left = self._num_invisible() + (0 if is_deferred else self._sender.num_records())
+            left += len(self._deliveries) + self._deliveries.is_serving_elsewhere
+            if not left or not is_sent or deadline.remaining_ms <= 0:
+                return left
+            if not served and not has_begun:
+                # A callback is called by another thread.
+                self._clock.sleep_ms(BACKOFF_MS_MIN)
+            elif timeout is None and renews:
+                deadline = self._deadline(call, limit_s)
+
+    def _send(self, deadline: Deadline) -> bool:
+        """Send all waiting records, and publish what was committed; False: it may be tried again.
+
+        Raises an error that will not pass.
+        """
         transactions = self._transactions
         try:
             if transactions is None or transactions.is_eager:
@@ -276,10 +309,8 @@ class Producer:
         except TxnLogError as error:
             if not error.retriable:
                 raise
-        finally:
-            self._serve()
-        is_deferred = isinstance(self._sender.publication, Deferred)
-        return self._num_invisible() + (0 if is_deferred else self._sender.num_records())
+            return False
+        return True
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
         """Discard records that are not delivered yet; poll or flush call their callbacks.
@@ -321,20 +352,32 @@ class Producer:
     def close(self, timeout: float | None = None) -> None:
         """Flush, call the callbacks, and end; an open transaction is aborted, a prepared one kept.
 
-        Records that cannot be sent within `timeout` fail. What keeps a commit.wait=decided commit
-        invisible is raised; any process publishes it later. A closed producer takes no more calls.
+        Records that cannot be sent within `timeout` fail; None is twice delivery.timeout.ms, also
+        where callbacks go on producing: then `produce` raises ClientStateError in the callback.
+        All callbacks are called; the first exception of one is raised in the end. What keeps a
+        commit.wait=decided commit invisible is raised; any process publishes it later. A closed
+        producer takes no more calls. In a signal handler that interrupts a call of the producer,
+        that call closes it.
         """
         if self._lifecycle.is_over:
             return
         timeout = arguments.timeout_s("timeout", timeout)
+        if self._sender.is_working:
+            self._sender.after_call = partial(self.close, timeout)
+            return
         unsettled: TxnLogError | None = None
+        raised: list[Exception] = []
+        serve = partial(self._serve, raised)
         try:
             if self._transactions is None:
-                self.flush(timeout)
+                self._drain("close()", timeout, serve, renews=False)
             else:
-                if self._lifecycle.must_abort_on_close:
-                    self.abort_transaction(timeout)
-                unsettled = self._transactions.close(self._deadline("close()", timeout))
+                unsettled = self._end_transactions(timeout)
+                serve()
+        except TxnLogError:
+            # Another thread may have closed it meanwhile.
+            if not self._lifecycle.is_over:
+                raise
         finally:
             self._lifecycle.close()
             self._sender.stop()
@@ -345,9 +388,18 @@ class Producer:
                     self._transactions.report_left(self._deadline("close()", None))
             except OperationTimedOutError:
                 logger.warning("A call of this producer is still under way: it was not waited for")
-            self._deliveries.serve()
+            serve()
+        if raised:
+            raise raised[0]
         if unsettled is not None and self._num_invisible():
             raise unsettled
+
+    def _end_transactions(self, timeout: float | None) -> TxnLogError | None:
+        """Abort what is open; what keeps the last commit invisible. Raises what prevents either."""
+        assert self._transactions is not None
+        if self._lifecycle.must_abort_on_close:
+            self.abort_transaction(timeout)
+        return self._transactions.close(self._deadline("close()", timeout))
 
     def forked(self) -> None:
         """In the child of a fork: refuse every call. Another thread may have held the lock."""
@@ -473,10 +525,10 @@ class Producer:
         assert self._transactions is not None
         return self._transactions
 
-    def _serve(self) -> int:
+    def _serve(self, raised: list[Exception] | None = None) -> int:
         """Call what waits to be called; how many delivery callbacks were."""
         self._events.serve(self._statistics)
-        return self._deliveries.serve()
+        return self._deliveries.serve(raised)
 
     def _num_invisible(self) -> int:
         return 0 if self._transactions is None else self._transactions.num_invisible

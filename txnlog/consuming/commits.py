@@ -35,17 +35,22 @@ LOST = (IllegalGenerationError, UnknownMemberIdError)
 
 
 class Commits:
-    """The commits of one consumer; `readers` are its partitions.
+    """The commits of one consumer; `readers` are its partitions, `returned` their positions.
 
     `is_fenced`: the group has refused this consumer's generation, so its assignment is lost.
     With enable.auto.offset.store=false what `store` was given is committed, and not the positions.
     """
 
     def __init__(
-        self, config: Config, readers: Mapping[Key, PartitionReader], clock: Clock
+        self,
+        config: Config,
+        readers: Mapping[Key, PartitionReader],
+        returned: Callable[[PartitionReader], int | None],
+        clock: Clock,
     ) -> None:
         self._config = config
         self._readers = readers
+        self._returned = returned
         self._clock = clock
         self._due_ms = 0
         self._automatic: dict[Key, int] | None = None
@@ -96,7 +101,7 @@ class Commits:
     def stored(self, key: Key) -> int:
         """The offset that is to be committed for an assigned partition; OFFSET_INVALID: none."""
         if self._stored is None:
-            position = self._readers[key].position
+            position = self._returned(self._readers[key])
             return OFFSET_INVALID if position is None else position
         found = self._stored.get(key)
         return OFFSET_INVALID if found is None else found.offset
@@ -169,7 +174,7 @@ class Commits:
         session.call_back()
 
     def committed(
-        self, session: GroupSession, partitions: Sequence[TopicPartition], timeout_s: float
+        self, session: GroupSession, partitions: Sequence[TopicPartition], timeout_ms: int
     ) -> list[TopicPartition]:
         """See Consumer.committed."""
         ask: dict[str, list[int]] = {}
@@ -178,7 +183,7 @@ class Commits:
         found = session.committed(
             ask,
             stable=self._config.get("isolation.level") == "read_committed",
-            timeout_ms=API_TIMEOUT_MS if timeout_s < 0 else int(timeout_s * 1000),
+            timeout_ms=timeout_ms,
         )
         return [
             TopicPartition(
@@ -191,7 +196,8 @@ class Commits:
         found = sorted(self._readers.items())
         if self._stored is not None:
             return [self._stored[key] for key, _ in found if key in self._stored]
-        return [TopicPartition(*key, r.position) for key, r in found if r.position is not None]
+        ends = [(key, self._returned(reader)) for key, reader in found]
+        return [TopicPartition(*key, end) for key, end in ends if end is not None]
 
     def _report(
         self, session: GroupSession, error: TxnLogError | None, partitions: list[TopicPartition]

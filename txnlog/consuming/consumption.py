@@ -27,7 +27,7 @@ from txnlog.consuming.subscriptions import check_subscription
 from txnlog.errors import (
     ClientStateError,
 )
-from txnlog.messages import Message, TopicPartition
+from txnlog.messages import OFFSET_INVALID, Message, TopicPartition
 from txnlog.settings.config import Config, client_events
 from txnlog.storage.tables.topic_log import TopicLog
 
@@ -66,7 +66,7 @@ class Consumption:
         self.stream = RecordStream(self._fetcher, report_ends=config.get("enable.partition.eof"))
         self._mode = Mode.NOTHING
         self._session: GroupSession | None = None
-        self._commits = Commits(config, self._fetcher.readers, self.clock)
+        self._commits = Commits(config, self._fetcher.readers, self.stream.returned, self.clock)
         self._rebalances = Rebalances(
             cluster, self._fetcher, self.stream, self._starts, self._commits
         )
@@ -80,6 +80,11 @@ class Consumption:
     def readers(self) -> Mapping[Key, PartitionReader]:
         """The assigned partitions."""
         return self._fetcher.readers
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether there is a subscription or an assignment."""
+        return self._mode is not Mode.NOTHING
 
     @property
     def idle_ms(self) -> int:
@@ -265,6 +270,15 @@ class Consumption:
 
     # -- positions ---------------------------------------------------------------------------------
 
+    def positions(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """See Consumer.position."""
+        found = []
+        for p in partitions:
+            reader = self.readers.get((p.topic, p.partition))
+            at = None if reader is None else self.stream.returned(reader)
+            found.append(TopicPartition(p.topic, p.partition, OFFSET_INVALID if at is None else at))
+        return found
+
     def seek(self, partition: TopicPartition) -> None:
         """See Consumer.seek."""
         reader = self._assigned([partition])[0]
@@ -318,10 +332,10 @@ class Consumption:
         return wanted
 
     def committed(
-        self, partitions: Sequence[TopicPartition], timeout_s: float
+        self, partitions: Sequence[TopicPartition], timeout_ms: int
     ) -> list[TopicPartition]:
         """See Consumer.committed."""
-        return self._commits.committed(self.require_session(), partitions, timeout_s)
+        return self._commits.committed(self.require_session(), partitions, timeout_ms)
 
     # -- the end -----------------------------------------------------------------------------------
 

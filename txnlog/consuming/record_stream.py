@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 
 import pyarrow as pa
@@ -17,6 +17,10 @@ from txnlog.messages import Message
 from txnlog.storage.batches.records import MESSAGE_SCHEMA
 
 logger = logging.getLogger("txnlog")
+
+Before = dict[PartitionReader, int | None]
+"""Positions before the records that a call has taken, and not returned yet."""
+_NOTHING: Before = {}
 
 
 class RecordStream:
@@ -33,7 +37,7 @@ class RecordStream:
         self._chunk: Chunk | None = None
         self._at = 0
         self._messages: Iterator[Message] | None = None
-        self._before: dict[PartitionReader, int | None] = {}
+        self._before: Before = {}
 
     def next(self) -> Message | None:
         """The next message of the current chunk; None at its end."""
@@ -41,6 +45,7 @@ class RecordStream:
         if messages is None or chunk is None:
             return None
         before = chunk.reader.position
+        self._before = _NOTHING
         try:
             message = next(messages, None)
             if message is None:
@@ -52,30 +57,53 @@ class RecordStream:
             return message
         except BaseException:
             chunk.reader.position = before
-            self._take_back()
+            self._rewind()
             raise
 
+    def put_back(self, message: Message) -> None:
+        """Read the last result of `next` again, unless more was returned since."""
+        reader = self._fetcher.readers.get((message.topic(), message.partition()))
+        if reader is not None and reader.position == message._offset + 1:  # type: ignore[operator]
+            reader.position = message._offset
+            self._rewind()
+
     @contextmanager
-    def handing_out(self) -> Iterator[None]:
-        """Wraps calls that return their records together, at the end.
+    def handing_out(self, lock: AbstractContextManager[object]) -> Iterator[Before]:
+        """Wraps calls that return their records together, at the end; gives what `begin` takes.
 
         Ctrl-C may interrupt anywhere, most likely while waiting for more: the records taken so far
-        are put back, and read again.
+        are put back, and read again; unless another thread has taken some since. `lock` guards the
+        records.
         """
+        before: Before = {}
         try:
-            yield
+            yield before
         except TxnLogError:
             raise
         except BaseException:
-            self._take_back()
+            with lock:
+                self._take_back(before)
             raise
         finally:
-            self._before.clear()
+            before.clear()
 
-    def _take_back(self) -> None:
+    def begin(self, before: Before) -> None:
+        """Note in `before` the positions before the records that are taken from now on."""
+        self._before = before
+
+    def returned(self, reader: PartitionReader) -> int | None:
+        """The position after the records that were returned: without those of a call under way."""
+        return self._before.get(reader, reader.position)
+
+    def _take_back(self, before: Before) -> None:
+        if self._before is before:
+            for reader, position in before.items():
+                reader.position = position
+            self._rewind()
+
+    def _rewind(self) -> None:
+        """Discard what was fetched and not taken."""
         self._chunk = self._messages = None
-        for reader, position in self._before.items():
-            reader.position = position
         for reader in self._fetcher.readers.values():
             reader.rewind()
         self._fetcher.wake()
@@ -141,6 +169,7 @@ class RecordStream:
                 self._chunk = self._messages = None
         for key in keys:
             if key in self._fetcher.readers:
+                self._before.pop(self._fetcher.readers[key], None)
                 self._fetcher.readers[key].rewind()
         self._fetcher.wake()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from threading import Condition, Lock
+from threading import Condition, Lock, get_ident
 
 import pyarrow as pa
 
@@ -39,6 +39,8 @@ class Deliveries:
         self._first = 0
         self._end = 0
         self._waiting = 0
+        self._serving: list[int] = []
+        """The threads that are calling callbacks."""
         self._lock = Lock()
         self._changed = Condition(self._lock)
 
@@ -60,30 +62,49 @@ class Deliveries:
                 self._end, self._waiting, batch.is_reported = end, waiting, True
                 self._changed.notify_all()
 
-    def serve(self) -> int:
+    @property
+    def is_serving_elsewhere(self) -> bool:
+        """Whether another thread calls callbacks, which may produce; False in a callback.
+
+        Two callbacks would wait for each other.
+        """
+        serving = self._serving.copy()
+        return bool(serving) and get_ident() not in serving
+
+    def serve(self, raised: list[Exception] | None = None) -> int:
         """Call the waiting callbacks, in the calling thread; returns how many were called.
 
-        An exception of a callback ends the call and reaches the caller; the reports after it wait
-        for the next call.
+        Those of records that they produce wait for the next call. An exception of a callback ends
+        the call and reaches the caller, and the reports after it wait for the next call, too; with
+        `raised` it is added to that.
         """
-        served = 0
-        while True:
-            report: _Report | None = None
-            try:
-                with self._lock:
-                    if self._first == self._end:
-                        return served
-                    first = self._reports[self._first]
-                    left = self._waiting - first.remaining
-                    report, self._first, self._waiting = first, self._first + 1, left
-                    del self._reports[self._first - 1]
-                for callback, message in _calls(report):
-                    served += 1
-                    report.remaining -= 1
-                    callback(message.error(), message)
-            finally:
-                if report is not None and report.remaining:
-                    self._put_back(report)
+        here, end, served = get_ident(), self._end, 0
+        try:
+            self._serving.append(here)
+            while True:
+                report: _Report | None = None
+                try:
+                    with self._lock:
+                        if self._first >= end:
+                            return served
+                        first = self._reports[self._first]
+                        left = self._waiting - first.remaining
+                        report, self._first, self._waiting = first, self._first + 1, left
+                        del self._reports[self._first - 1]
+                    for callback, message in _calls(report):
+                        served += 1
+                        report.remaining -= 1
+                        try:
+                            callback(message.error(), message)
+                        except Exception as error:
+                            if raised is None:
+                                raise
+                            raised.append(error)
+                finally:
+                    if report is not None and report.remaining:
+                        self._put_back(report)
+        finally:
+            self._serving.remove(here)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until there is a report, or the time is over."""

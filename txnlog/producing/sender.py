@@ -65,6 +65,9 @@ class Sender:
         # Not a Lock: an interrupt can hide whether it was acquired, and this asks who releases it.
         self.io = threading.RLock()
         self._holder: int | None = None
+        self.after_call: Callable[[], object] | None = None
+        """What a signal handler has asked for, within a call: made when the call gives `io` back.
+        """
         self._to_add: list[tuple[Batch, TxnLogError | None]] = []
         self.publication: Publication | None = None
         self.on_idle: Callable[[], object] = lambda: None
@@ -86,6 +89,11 @@ class Sender:
         publication = self.publication
         return None if publication is None else publication.last_error
 
+    @property
+    def is_working(self) -> bool:
+        """Whether this thread holds `io`: then a signal handler asks."""
+        return self._holder == threading.get_ident()
+
     def exclusively(self, deadline: Deadline, action: Callable[[], T]) -> T:
         """Do something while `io` is held.
 
@@ -96,6 +104,7 @@ class Sender:
         if self._holder == here:
             raise deadline.over(None)
         timeout_s = min(deadline.remaining_ms / 1000, threading.TIMEOUT_MAX)
+        after: Callable[[], object] | None = None
         try:
             if not self.io.acquire(timeout=timeout_s):
                 raise deadline.over(None)
@@ -103,13 +112,15 @@ class Sender:
                 self._holder = here
                 return action()
             finally:
-                self._holder = None
+                after, self.after_call, self._holder = self.after_call, None, None
         finally:
             # Not `suppress`: an interrupt at its beginning would leave `io` held for ever.
             try:  # noqa: SIM105
                 self.io.release()
             except RuntimeError:
                 pass
+            if after is not None:
+                after()
 
     def pump(self) -> None:
         """Send what can be sent now; `io` is held."""
@@ -239,8 +250,12 @@ class Sender:
         with self._accumulator.lock:
             self._is_stopped = True
             self._accumulator.changed.notify_all()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return
+        # What a signal handler interrupts may hold what the thread waits for.
+        if not self.io._is_owned():  # type: ignore[attr-defined]
+            thread.join()
 
     def turn(self) -> bool:
         """Wait for work, up to IDLE_S, and do it; False once the sender is stopped."""

@@ -1,7 +1,8 @@
 """confluent_kafka.aio: a producer and a consumer for asyncio.
 
 Calls run in worker threads, so none blocks the event loop. Callbacks run on the loop; they may be
-coroutine functions, and may call the client again.
+coroutine functions. What they call of their client runs in the thread that called them, as in the
+other clients: that thread is in the midst of a call.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import asyncio
 import inspect
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from txnlog.compat.confluent_kafka.closing import ClosedAtTheEnd
@@ -32,8 +34,50 @@ CALLBACKS = ("error_cb", "stats_cb", "throttle_cb", "on_commit")
 SLICE_S = 1.0
 """A longer poll is made in pieces, so that it ends soon after it is cancelled."""
 
-_CALLED_BY: ContextVar[object] = ContextVar("txnlog_called_by", default=None)
-"""The client whose callback runs in this context."""
+
+class _Callback:
+    """A callback that runs on the loop; `calls` are those that it makes of its client.
+
+    `is_over` changes on the loop, where its calls are added: none comes after that.
+    """
+
+    def __init__(self, client: object) -> None:
+        self.client = client
+        self.calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.is_over = False
+
+    async def run(self, callback: Callable[..., Any], *args: Any) -> Any:
+        _CALLBACK.set(self)
+        try:
+            found = callback(*args)
+            return await found if inspect.isawaitable(found) else found
+        finally:
+            self.is_over = True
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Have a call made by the thread that waits in `serve`."""
+        outcome: Future[T] = Future()
+        self.calls.put(partial(_make, work, outcome))
+        return await asyncio.wrap_future(outcome)
+
+    def serve(self, result: Future[Any]) -> Any:
+        """Make the callback's calls until it has ended; its result."""
+        result.add_done_callback(lambda _: self.calls.put(None))
+        while (call := self.calls.get()) is not None:
+            call()
+        return result.result()
+
+
+def _make(work: Callable[[], T], outcome: Future[T]) -> None:
+    if outcome.set_running_or_notify_cancel():
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+
+_CALLBACK: ContextVar[_Callback | None] = ContextVar("txnlog_callback", default=None)
+"""The callback that runs in this context, or has made the task that does."""
 
 
 class _Client(ClosedAtTheEnd):
@@ -42,8 +86,7 @@ class _Client(ClosedAtTheEnd):
     def __init__(self, max_workers: int, executor: Executor | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._owns_executor = executor is None
-        # A callback that calls the client needs a second thread.
-        self._executor = executor or ThreadPoolExecutor(max(2, max_workers), "txnlog-aio")
+        self._executor = executor or ThreadPoolExecutor(max_workers, "txnlog-aio")
 
     def _config(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The settings, with callbacks that run on the loop."""
@@ -55,16 +98,19 @@ class _Client(ClosedAtTheEnd):
 
     def _call_back(self, callback: Callable[..., Any], *args: Any) -> Any:
         """Call a callback on the loop, from a worker thread, and wait for it."""
+        made = _Callback(self)
+        return made.serve(asyncio.run_coroutine_threadsafe(made.run(callback, *args), self._loop))
 
-        async def call() -> Any:
-            _CALLED_BY.set(self)
-            found = callback(*args)
-            return await found if inspect.isawaitable(found) else found
-
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+    def _callback(self) -> _Callback | None:
+        """The callback of this client that is under way in this context."""
+        made = _CALLBACK.get()
+        return None if made is None or made.client is not self or made.is_over else made
 
     async def _run(self, call: Callable[..., T], *args: Any, **named: Any) -> T:
-        return await self._loop.run_in_executor(self._executor, partial(call, *args, **named))
+        work, made = partial(call, *args, **named), self._callback()
+        if made is not None:
+            return await made.call(work)
+        return await self._loop.run_in_executor(self._executor, work)
 
     async def _shut_down(self) -> None:
         if self._owns_executor:
@@ -198,7 +244,7 @@ def _settle(delivered: asyncio.Future[Message], error: KafkaError | None, messag
 
 
 class AIOConsumer(_Client):
-    """A Consumer for asyncio. Calls of several tasks are made one after the other.
+    """A Consumer for asyncio. Several tasks may call it: each message goes to one of them.
 
     A message that a cancelled poll or consume has taken is returned by the next one.
     """
@@ -214,22 +260,6 @@ class AIOConsumer(_Client):
         self._lock = asyncio.Lock()
         self._unclaimed: deque[Message] = deque()
         self._is_closed = False
-
-    async def _call(self, call: Callable[..., T], *args: Any, **named: Any) -> T:
-        return await self._serialized(lambda: self._run(call, *args, **named))
-
-    async def _serialized(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do something while no other call is under way; it ends also if the caller is cancelled.
-
-        A callback's calls are made at once: the call that is under way waits for the callback.
-        """
-        if _CALLED_BY.get() is self:
-            return await work()
-        return await asyncio.shield(asyncio.ensure_future(self._locked(work)))
-
-    async def _locked(self, work: Callable[[], Awaitable[T]]) -> T:
-        async with self._lock:
-            return await work()
 
     async def poll(self, timeout: float | None = -1) -> Message | None:
         """The next message, which may have an error(); None after `timeout` seconds."""
@@ -263,9 +293,18 @@ class AIOConsumer(_Client):
                 count = min(count, len(self._unclaimed))
                 return [self._unclaimed.popleft() for _ in range(count)]
             left_s = self._left_s(end_s)
-            await self._serialized(partial(self._fill, count, left_s))
+            if self._callback() is not None:
+                # The call that waits for this callback has the lock.
+                await self._fill(count, left_s)
+            else:
+                # It ends also if this task is cancelled.
+                await asyncio.shield(asyncio.ensure_future(self._fill_locked(count, left_s)))
             if not self._unclaimed and left_s == 0:
                 return []
+
+    async def _fill_locked(self, count: int, left_s: float) -> None:
+        async with self._lock:
+            await self._fill(count, left_s)
 
     async def _fill(self, count: int, left_s: float) -> None:
         if not self._unclaimed:
@@ -288,14 +327,14 @@ class AIOConsumer(_Client):
         """Read topics, by name or "^pattern", as a member of the group."""
         given = {"on_assign": on_assign, "on_revoke": on_revoke, "on_lost": on_lost}
         wrapped = {name: self._rebalance_callback(call) for name, call in given.items() if call}
-        await self._call(self._consumer.subscribe, topics, **wrapped)
+        await self._run(self._consumer.subscribe, topics, **wrapped)
 
     def _rebalance_callback(self, callback: Callable[..., Any]) -> Callable[..., Any]:
         return lambda _, partitions: self._call_back(callback, self, partitions)
 
     async def unsubscribe(self) -> None:
         """Leave the group and stop reading."""
-        await self._call(self._consumer.unsubscribe)
+        await self._run(self._consumer.unsubscribe)
 
     async def commit(
         self,
@@ -304,81 +343,81 @@ class AIOConsumer(_Client):
         asynchronous: bool = True,
     ) -> list[TopicPartition] | None:
         """Commit the position after a message, offsets, or what is stored or was returned."""
-        return await self._call(self._consumer.commit, message, offsets, asynchronous)
+        return await self._run(self._consumer.commit, message, offsets, asynchronous)
 
     async def store_offsets(
         self, message: Message | None = None, offsets: Sequence[TopicPartition] | None = None
     ) -> None:
         """Store what is to be committed next."""
-        await self._call(self._consumer.store_offsets, message, offsets)
+        await self._run(self._consumer.store_offsets, message, offsets)
 
     async def committed(
         self, partitions: Sequence[TopicPartition], timeout: float = -1
     ) -> list[TopicPartition]:
         """The group's committed offsets."""
-        return await self._call(self._consumer.committed, partitions, timeout)
+        return await self._run(self._consumer.committed, partitions, timeout)
 
     async def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         """The offset of the next message of each partition."""
-        return await self._call(self._consumer.position, partitions)
+        return await self._run(self._consumer.position, partitions)
 
     async def seek(self, partition: TopicPartition) -> None:
         """Continue at `partition.offset`."""
-        await self._call(self._consumer.seek, partition)
+        await self._run(self._consumer.seek, partition)
 
     async def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Return no messages of these partitions until resume."""
-        await self._call(self._consumer.pause, partitions)
+        await self._run(self._consumer.pause, partitions)
 
     async def resume(self, partitions: Sequence[TopicPartition]) -> None:
         """Return messages of these partitions again."""
-        await self._call(self._consumer.resume, partitions)
+        await self._run(self._consumer.resume, partitions)
 
     async def assign(self, partitions: Sequence[TopicPartition]) -> None:
         """Read exactly these partitions."""
-        await self._call(self._consumer.assign, partitions)
+        await self._run(self._consumer.assign, partitions)
 
     async def unassign(self) -> None:
         """Remove all assigned partitions."""
-        await self._call(self._consumer.unassign)
+        await self._run(self._consumer.unassign)
 
     async def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
         """Add partitions."""
-        await self._call(self._consumer.incremental_assign, partitions)
+        await self._run(self._consumer.incremental_assign, partitions)
 
     async def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
         """Remove some partitions."""
-        await self._call(self._consumer.incremental_unassign, partitions)
+        await self._run(self._consumer.incremental_unassign, partitions)
 
     async def assignment(self) -> list[TopicPartition]:
         """The assigned partitions."""
-        return await self._call(self._consumer.assignment)
+        return await self._run(self._consumer.assignment)
 
     async def consumer_group_metadata(self) -> ConsumerGroupMetadata:
         """For Producer.send_offsets_to_transaction."""
-        return await self._call(self._consumer.consumer_group_metadata)
+        return await self._run(self._consumer.consumer_group_metadata)
 
     async def get_watermark_offsets(
         self, partition: TopicPartition, timeout: float = -1, cached: bool = False
     ) -> tuple[int, int]:
         """(log start, end) of a partition."""
-        return await self._call(self._consumer.get_watermark_offsets, partition, timeout, cached)
+        return await self._run(self._consumer.get_watermark_offsets, partition, timeout, cached)
 
     async def offsets_for_times(
         self, partitions: Sequence[TopicPartition], timeout: float = -1
     ) -> list[TopicPartition]:
         """The first offset at or after the time (ms) in each `offset`."""
-        return await self._call(self._consumer.offsets_for_times, partitions, timeout)
+        return await self._run(self._consumer.offsets_for_times, partitions, timeout)
 
     async def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
         """The topics of the root, or one of them."""
-        return await self._call(self._consumer.list_topics, topic, timeout)
+        return await self._run(self._consumer.list_topics, topic, timeout)
 
     async def close(self) -> None:
         """Commit (with enable.auto.commit), call on_revoke, leave the group."""
         if not self._is_closed:
             self._is_closed = True
             try:
-                await self._call(self._consumer.close)
+                await self._run(self._consumer.close)
             finally:
                 await self._shut_down()
