@@ -175,7 +175,7 @@ class Consumer:
             message = consumption.stream.next()
             if message is not None:
                 return message
-        found = self._wait(timeout, lambda stream: stream.take(1))
+        found = self._wait(timeout, lambda stream, end_ms: stream.take(1, end_ms))
         return found[0] if found else None
 
     def consume(self, num_messages: int | None = None, timeout: float = -1) -> list[Message]:
@@ -185,14 +185,14 @@ class Consumer:
         """
         if num_messages is None:
             count = self._config.get("max.poll.records")
-            return self._wait(timeout, lambda stream: stream.take(count)) or []
+            return self._wait(timeout, lambda stream, end_ms: stream.take(count, end_ms)) or []
         wanted = arguments.integer("num_messages", num_messages, least=0, most=INT32_MAX)
         found: list[Message] = []
         if wanted == 0:
             return found
 
-        def take(stream: RecordStream) -> list[Message]:
-            found.extend(stream.take(wanted - len(found)))
+        def take(stream: RecordStream, end_ms: float | None) -> list[Message]:
+            found.extend(stream.take(wanted - len(found), end_ms))
             return found if len(found) >= wanted else []
 
         self._wait(timeout, take, found)
@@ -213,13 +213,15 @@ class Consumer:
         elif self._config.is_set("max.poll.records"):
             rows = self._config.get("max.poll.records")
         size_bytes = self._config.get("fetch.max.bytes")
-        table = self._wait(timeout, lambda stream: stream.take_arrow(rows, size_bytes))
+        table = self._wait(
+            timeout, lambda stream, end_ms: stream.take_arrow(rows, size_bytes, end_ms)
+        )
         return self._consumption().stream.take_arrow(0, 0) if table is None else table
 
     def _wait(
         self,
         timeout: float | None,
-        take: Callable[[RecordStream], T],
+        take: Callable[[RecordStream, float | None], T],
         found: Sequence[Message] = (),
     ) -> T | None:
         """The first non-empty result of `take`; None after `timeout`.
@@ -241,7 +243,8 @@ class Consumer:
                         consumption.maintain()
                     elif consumption.is_due():
                         return None
-                    taken = take(consumption.stream)
+                    had = len(found)
+                    taken = take(consumption.stream, end_ms)
                 except TxnLogError as error:
                     if found:
                         return None
@@ -251,6 +254,7 @@ class Consumer:
                 if len(taken):  # type: ignore[arg-type]
                     return taken
                 nap_ms = min(consumption.idle_ms, IDLE_REMOTE_MS_MAX)
+                idle_ms = IDLE_MS_MIN if len(found) > had else idle_ms
                 if nap_ms <= 0:
                     nap_ms, idle_ms = idle_ms, min(idle_ms * 2, idle_ms_max)
                 left_ms = nap_ms if end_ms is None else end_ms - clock.boot_ms()
