@@ -197,7 +197,7 @@ class Consumer:
             raise
         if message is not None:
             return message
-        found = self._wait(timeout, lambda stream: stream.take(1))
+        found = self._wait(timeout, lambda stream, end_ms: stream.take(1, end_ms))
         return found[0] if found else None
 
     def consume(self, num_messages: int | None = None, timeout: float = -1) -> list[Message]:
@@ -207,7 +207,7 @@ class Consumer:
         """
         if num_messages is None:
             count = self._config.get("max.poll.records")
-            return self._wait(timeout, lambda stream: stream.take(count)) or []
+            return self._wait(timeout, lambda stream, end_ms: stream.take(count, end_ms)) or []
         wanted = arguments.integer("num_messages", num_messages, least=0, most=INT32_MAX)
         found: list[Message] = []
         if wanted == 0:
@@ -215,8 +215,8 @@ class Consumer:
         turn, here = self._turn, threading.get_ident()
         is_within = turn.owner == here
 
-        def take(stream: RecordStream) -> list[Message]:
-            found.extend(stream.take(wanted - len(found)))
+        def take(stream: RecordStream, end_ms: float | None) -> list[Message]:
+            found.extend(stream.take(wanted - len(found), end_ms))
             if len(found) >= wanted:
                 return found
             if found:
@@ -246,13 +246,15 @@ class Consumer:
         elif self._config.is_set("max.poll.records"):
             rows = self._config.get("max.poll.records")
         size_bytes = self._config.get("fetch.max.bytes")
-        table = self._wait(timeout, lambda stream: stream.take_arrow(rows, size_bytes))
+        table = self._wait(
+            timeout, lambda stream, end_ms: stream.take_arrow(rows, size_bytes, end_ms)
+        )
         return MESSAGE_SCHEMA.empty_table() if table is None else table
 
     def _wait(
         self,
         timeout: float | None,
-        take: Callable[[RecordStream], S],
+        take: Callable[[RecordStream, float | None], S],
         found: Sequence[Message] = (),
     ) -> S | None:
         """The first non-empty result of `take`; None after `timeout`, or once it is closed.
@@ -270,15 +272,20 @@ class Consumer:
         with made.stream.handing_out(self._turn.lock) as before:
             is_first = True
 
+            def take_now(stream: RecordStream) -> S:
+                return take(stream, end_ms)
+
             def look() -> tuple[S | None, float | None]:
-                return self._look(made, take, found, before, is_first)
+                return self._look(made, take_now, found, before, is_first)
 
             while True:
+                had = len(found)
                 taken, nap_ms = self._locked(look)
                 if taken is not None and len(taken):
                     return taken
                 if nap_ms is None:
                     return None
+                idle_ms = IDLE_MS_MIN if len(found) > had else idle_ms
                 if nap_ms <= 0:
                     nap_ms, idle_ms = idle_ms, min(idle_ms * 2, idle_ms_max)
                 left_ms = nap_ms if end_ms is None else end_ms - clock.boot_ms()

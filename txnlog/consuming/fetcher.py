@@ -34,6 +34,7 @@ class Fetcher:
         self._tail_each = tail_each
         self._configured_ms = configured_ms
         self._polling = Polling()
+        self._refreshed_ms = 0
         self._is_drained = False
         self._turns: deque[PartitionReader] = deque()
         self._logs: dict[str, TopicLog] = {}
@@ -89,16 +90,23 @@ class Fetcher:
         """How long `fetch` has nothing to return unless `wake` is called; 0 or less: it may."""
         return self._polling.left_ms(self._now_ms()) if self._is_drained else 0
 
-    def fetch(self) -> Chunk | None:
+    def fetch(self, end_ms: float | None = None, *, has_some: bool = False) -> Chunk | None:
         """The next chunk of any partition, None if all are at their ends.
+
+        `has_some`: the caller has records to return. So the logs are checked only where that is
+        overdue; and from `end_ms` on (boot clock; None: never) no file is requested from a remote
+        store. What is left, and errors of topics that cannot be read, are for the next call.
 
         Raises OffsetOutOfRangeError with auto.offset.reset=none, CorruptLogError, StorageError. An
         error of one topic does not keep the next calls from reading the others.
         """
         now_ms = self._now_ms()
-        checked_ms = self._polling.checked_ms
-        is_late = checked_ms is None or now_ms - checked_ms >= max(REFRESH_MS, self._interval())
-        must_check = is_late or (self._is_drained and self._may_check(now_ms))
+        if has_some:
+            # What fails is tried again at once, by the next call.
+            if self._is_late(now_ms) and not self._failures:
+                self._refresh(now_ms)
+            return self._read(end_ms, has_some=True)
+        must_check = self._is_late(now_ms) or (self._is_drained and self._may_check(now_ms))
         if must_check:
             self._refresh(now_ms)
         elif self._is_drained:
@@ -111,6 +119,14 @@ class Fetcher:
         if chunk is not None:
             self._polling.found()
         return chunk
+
+    def _is_late(self, now_ms: int) -> bool:
+        """Whether the logs must be checked, although there is a backlog.
+
+        Since the end of the last check: where one takes long, another must not follow at once.
+        """
+        is_woken = self._polling.checked_ms is None
+        return is_woken or now_ms - self._refreshed_ms >= max(REFRESH_MS, self._interval())
 
     def _may_check(self, now_ms: int) -> bool:
         """On a local disk a few topics are checked whenever the caller asks."""
@@ -128,6 +144,7 @@ class Fetcher:
 
     def _refresh(self, now_ms: int) -> None:
         self.tail(list(self._logs.values()))
+        self._refreshed_ms = self._now_ms()
         interval_ms = self._interval()
         self._polling.checked(now_ms, interval_ms=interval_ms, is_remote=self._is_remote)
         self._is_drained = False
@@ -137,18 +154,19 @@ class Fetcher:
             if reader.is_idle or not self.can_read(reader.topic):
                 continue
             # A deleted topic has nothing to read; a subscriber loses it at the next rebalance.
-            if reader.position is not None and reader.is_plan_empty and reader.log.exists:
+            if reader.is_active and reader.is_plan_empty and reader.log.exists:
                 if not reader.is_in_range():
                     reader.seek(self._reset(reader))
                 reader.plan()
 
-    def _read(self) -> Chunk | None:
+    def _read(self, end_ms: float | None = None, *, has_some: bool = False) -> Chunk | None:
+        """The next chunk of the plans; the arguments are those of `fetch`."""
         for _ in range(len(self._turns)):
             reader = self._turns[0]
             self._turns.rotate(-1)
-            if reader.topic in self._unreported and not reader.is_paused:
+            if not has_some and reader.topic in self._unreported and not reader.is_paused:
                 self._raise_failure(reader.topic)
-            if not reader.is_active:
+            if not reader.is_active or (self._is_over(end_ms) and not reader.is_at_hand):
                 continue
             if reader.must_fetch:
                 self._fetch_ahead(reader)
@@ -156,6 +174,10 @@ class Fetcher:
             if chunk is not None:
                 return chunk
         return None
+
+    def _is_over(self, end_ms: float | None) -> bool:
+        """Whether requests are to be left to the next call; a local disk needs none."""
+        return end_ms is not None and self._is_remote and self._now_ms() >= end_ms
 
     def _raise_failure(self, topic: str) -> None:
         """Raise the error of a topic that cannot be read; all others have their turns first."""

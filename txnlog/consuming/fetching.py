@@ -136,6 +136,7 @@ class PartitionReader:
         self._ahead: dict[str, bytes] = {}
         self._planned: tuple[int, int] | None = None
         self._records: Iterator[pa.RecordBatch | RecordLists] | None = None
+        self._is_held = False
         self._header: BatchHeader | None = None
 
     @property
@@ -157,6 +158,13 @@ class PartitionReader:
     def ahead_bytes(self) -> int:
         """Size of the files that are fetched and not opened yet."""
         return sum(map(len, self._ahead.values()))
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether `read` makes no request to the store."""
+        if self._records is not None:
+            return self._is_held
+        return not self._plan or self._plan[0].path in self._ahead
 
     @property
     def must_fetch(self) -> bool:
@@ -233,6 +241,8 @@ class PartitionReader:
         count = num_records or header.last_offset - header.base_offset + 1
         rows = CHUNK_BYTES // max(1, header.size_bytes // count)
         self._header = header
+        data = self._ahead.pop(header.path, None)
+        self._is_held = data is not None
         span = FileSpan(
             f"{self.log.path}/{header.path}",
             first_delta=max(0, self._next - header.base_offset),
@@ -245,7 +255,7 @@ class PartitionReader:
             span,
             columns=_COLUMNS,
             batch_rows=max(1, min(CHUNK_ROWS, rows)),
-            data=self._ahead.pop(header.path, None),
+            data=data,
         )
 
     def _next_chunk(self) -> Chunk | None:

@@ -112,8 +112,12 @@ class RecordStream:
         """Let the next `take` return a message with an error."""
         self._notices.append(message)
 
-    def take(self, count: int) -> list[Message]:
-        """Up to `count` available messages. Raises only if none was taken before the error."""
+    def take(self, count: int, end_ms: float | None = None) -> list[Message]:
+        """Up to `count` messages, of one look at the logs.
+
+        With messages taken, no request to a remote store begins after `end_ms` (boot clock), and
+        an error is left to the next call.
+        """
         taken: list[Message] = []
         while len(taken) < count:
             if not self._has_rows:
@@ -122,7 +126,7 @@ class RecordStream:
                 taken.append(self._notices.popleft())
             if len(taken) == count:
                 break
-            if not self._fill(has_some=bool(taken)):
+            if not self._fill(end_ms, has_some=bool(taken)):
                 if self._note_ends():
                     continue
                 break
@@ -136,14 +140,13 @@ class RecordStream:
                 self._advance(chunk, len(part))
         return taken
 
-    def take_arrow(self, rows_max: int | None, bytes_max: int) -> pa.Table:
-        """A table of MESSAGE_SCHEMA of available records; at least one record if there is any.
-
-        Raises only if none was taken before the error.
-        """
+    def take_arrow(
+        self, rows_max: int | None, bytes_max: int, end_ms: float | None = None
+    ) -> pa.Table:
+        """As `take`, a table of MESSAGE_SCHEMA; at least one record if there is any."""
         batches: list[pa.RecordBatch] = []
         rows = size_bytes = 0
-        while (rows_max is None or rows < rows_max) and self._fill(has_some=rows > 0):
+        while (rows_max is None or rows < rows_max) and self._fill(end_ms, has_some=rows > 0):
             chunk = self._chunk
             assert chunk is not None
             left = chunk.num_rows - self._at
@@ -199,17 +202,17 @@ class RecordStream:
                 self.notify(Message(topic, partition, end, None, None, None, error=error))
         return bool(self._notices)
 
-    def _fill(self, *, has_some: bool) -> bool:
+    def _fill(self, end_ms: float | None, *, has_some: bool) -> bool:
         """Ensure a chunk with records left; False if there is none.
 
-        With `has_some` an error is left to the next call: the positions are past the records taken
-        so far, so the caller must get them.
+        With `has_some` the caller must get what was taken, since the positions are past it: another
+        look at the logs, what is requested after `end_ms`, and an error are left to the next call.
         """
         if self._has_rows:
             return True
         self._chunk = self._messages = None
         try:
-            self._chunk, self._at = self._fetcher.fetch(), 0
+            self._chunk, self._at = self._fetcher.fetch(end_ms, has_some=has_some), 0
         except TxnLogError:
             if not has_some:
                 raise
