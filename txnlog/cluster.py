@@ -13,6 +13,7 @@ from txnlog.coordinator.root import Root
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.coordinator.transactions import TransactionCoordinator
 from txnlog.errors import (
+    ConfigError,
     CorruptLogError,
     ForeignTableError,
     InvalidPartitionsError,
@@ -107,8 +108,7 @@ class Cluster(Root):
         if not isinstance(root, ObjectStore):
             _check_fsync(store, cluster._meta.fsync)
         store.watch_folder(cluster_log.PATH, cluster._check_cluster_id)
-        # Its own handle: a write may look while the other one commits.
-        store.watch_fsync(ClusterLog(store, settings=cluster.settings).refresh)
+        cluster_log.follow_root(store)
         if is_new:
             cluster.is_new = True
             note_clock(store)

@@ -10,7 +10,13 @@ from tests.verify.log_damage import (
     late_commits,
     replaced_commits,
 )
-from tests.verify.state_damage import batch_damages, group_damages, row_damages, table_damages
+from tests.verify.state_damage import (
+    batch_damages,
+    cluster_warnings,
+    group_damages,
+    row_damages,
+    table_damages,
+)
 
 DAMAGES = [
     *commit_damages(),
@@ -23,4 +29,5 @@ DAMAGES = [
     *row_damages(),
     *group_damages(),
     *table_damages(),
+    *cluster_warnings(),
 ]

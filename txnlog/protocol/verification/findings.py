@@ -67,6 +67,7 @@ class FindingKind(Enum):
     OFFSET_BELOW_START = "offset below start"
     OFFSET_WITHOUT_PARTITION = "offset without partition"
     TICKET_ABOVE_NEWEST = "ticket above newest"
+    FSYNC_UNDECIDED = "fsync undecided"
 
 
 class KindText(NamedTuple):
@@ -274,6 +275,14 @@ KINDS: Mapping[FindingKind, KindText] = {
         "a transactional.id has a ticket that its group has never given: the group's row is old",
         "Restore the newest commits of the table. Until then transactions with offsets of the "
         "group are refused.",
+    ),
+    _K.FSYNC_UNDECIDED: KindText(
+        _W,
+        "on a local disk: `__cluster` does not record `storage.fsync`, as an earlier txnlog has "
+        "created the root, so each process follows its own option; or a change to `true` is not "
+        "finished",
+        "`txnlog configs alter --entity-type brokers --add-config storage.fsync=true`, or "
+        "`=false`: with it, a power cut may damage the root.",
     ),
 }
 

@@ -50,6 +50,8 @@ from txnlog.storage.store.local_disk import LocalDisk, TooLargeError
 from txnlog.storage.store.opening import open_place
 from txnlog.storage.store.panics import LibraryPanicError, is_panic
 
+logger = logging.getLogger("txnlog")
+
 T = TypeVar("T")
 
 LOOK_MS = 1_000
@@ -117,7 +119,7 @@ class ObjectStore:
         )
         self.fsync = fsync if self.is_local else None
         """The option `storage.fsync`; None: not given, or without effect here."""
-        self._look: Callable[[], object] = lambda: None
+        self._look: Callable[[], object] | None = None
         self._looked_ms: int | None = None
         self._looking = threading.Lock()
 
@@ -170,7 +172,9 @@ class ObjectStore:
         return store
 
     @classmethod
-    def _local(cls, folder: str, create: bool, clock: Clock | None, fsync: bool | None) -> ObjectStore:
+    def _local(
+        cls, folder: str, create: bool, clock: Clock | None, fsync: bool | None
+    ) -> ObjectStore:
         if not create and not os.path.isdir(folder):
             raise ConfigError(f"There is no folder {folder}. Check the path.", url=folder)
         try:
@@ -277,15 +281,16 @@ class ObjectStore:
         disk = self._disk
         if disk is None:
             return False
+        self._looked_ms = self.clock.boot_ms()
         was_on, disk.fsync, disk.others_fsync = disk.fsync, is_on, by_all
         return is_on and not was_on
 
     def watch_fsync(self, look: Callable[[], object]) -> None:
-        """Before a write, if the last time is LOOK_MS ago, `look` reads what the root says now, and
-        calls `set_fsync`. It writes nothing; after a TxnLogError the last value holds.
+        """Before a write, where the last `set_fsync` is LOOK_MS ago, `look` reads what the root
+        says now, and calls it. It writes nothing; after a TxnLogError the last value holds.
         """
         if self._disk is not None:
-            self._look, self._looked_ms = look, self.clock.boot_ms()
+            self._look = look
 
     def rely_on(self, paths: Sequence[str]) -> None:
         """With fsync, make files of one folder survive power loss that others may have written."""
@@ -302,19 +307,30 @@ class ObjectStore:
         if disk is not None:
             self._call("sync", path, lambda: disk.sync(path))
 
+    def sync_all(self, report: Callable[[int, int], None]) -> None:
+        """Make every file and folder survive power loss that is there now, with or without fsync.
+
+        `report(files done, number of files)` is called now and then. Raises NotSyncedError.
+        """
+        disk = self._disk
+        if disk is not None:
+            self._call("sync", "", lambda: disk.sync_all(report))
+
     def _look_if_due(self) -> None:
-        looked_ms = self._looked_ms
-        if looked_ms is None or self.clock.boot_ms() - looked_ms <= LOOK_MS:
+        look = self._look
+        if look is None:
             return
-        if not self._looking.acquire(blocking=False):
-            return
-        try:
-            self._looked_ms = self.clock.boot_ms()
-            with suppress(TxnLogError):
+        now_ms = self.clock.boot_ms()
+        is_due = self._looked_ms is None or now_ms - self._looked_ms > LOOK_MS
+        if is_due and self._looking.acquire(blocking=False):
+            self._looked_ms = now_ms
+            try:
+                look()
+            except TxnLogError as error:
                 # What cannot be read cannot have been changed either.
-                self._look()
-        finally:
-            self._looking.release()
+                logger.debug("%s: fsync stays as it was: %s", self.url, error)
+            finally:
+                self._looking.release()
 
     def head(self, path: str) -> ObjectMeta:
         """Size and time of an object. Raises ObjectNotFoundError."""

@@ -120,8 +120,10 @@ class ClusterLog:
         """Record what `prepare` returns for what is recorded; None: nothing is to change."""
 
         def commit(value: str | None) -> Outcome | None:
-            return None if value is None else self._log.commit(
-                [self._with_config({FSYNC: value})], operation="ALTER CONFIG"
+            return (
+                None
+                if value is None
+                else self._log.commit([self._with_config({FSYNC: value})], operation="ALTER CONFIG")
             )
 
         transact(self._log, lambda: prepare(self.fsync), commit)
@@ -294,6 +296,14 @@ class ClusterLog:
             return self._log.commit([action], operation="CHANGE LEASE")
 
         return transact(self._log, decide_lease, commit)
+
+
+def follow_root(store: ObjectStore) -> None:
+    """From now on a store on a local disk does what the root records of fsync.
+
+    By a handle of its own: a write of another handle, in the middle of a commit, may look.
+    """
+    store.watch_fsync(ClusterLog(store).refresh)
 
 
 def close(log: DeltaLog) -> None:
