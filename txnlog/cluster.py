@@ -13,6 +13,7 @@ from txnlog.coordinator.root import Root
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.coordinator.transactions import TransactionCoordinator
 from txnlog.errors import (
+    ConfigError,
     CorruptLogError,
     ForeignTableError,
     InvalidPartitionsError,
@@ -36,6 +37,7 @@ from txnlog.settings.names import (
 )
 from txnlog.settings.options import checked_root
 from txnlog.settings.storage_options import checked_types
+from txnlog.settings.storage_values import switch
 from txnlog.settings.topic_configs import check_configs
 from txnlog.settings.values import positive_int
 from txnlog.storage.delta.delta_log import LogSettings
@@ -82,9 +84,11 @@ class Cluster(Root):
         `shards` and `offsets_shards` are the numbers of shards of a new cluster's transaction log
         and consumer offsets; each is created when it is first written.
 
-        Raises ConfigError if it does not exist or `root` is not absolute, TypeError for storage
-        options that are not text, UnsupportedStoreError if the store has no working conditional
-        put.
+        On a local disk `storage.fsync` is recorded for a new cluster, which every process follows.
+
+        Raises ConfigError if there is no cluster, if `root` is not absolute or storage.fsync is
+        given with another value than the recorded one; TypeError for storage options that are not
+        text, UnsupportedStoreError if the store has no working conditional put.
         """
         shards = arguments.integer("shards", shards, least=1, most=SHARDS_MAX)
         offsets_shards = arguments.integer(
@@ -95,8 +99,16 @@ class Cluster(Root):
         else:
             store = ObjectStore.from_url(checked_root(root), storage_options, create=create)
         cluster = cls(store, settings=settings)
-        is_new = cluster._meta.open(create=create, shards=shards, offsets_shards=offsets_shards)
+        is_new = cluster._meta.open(
+            create=create,
+            shards=shards,
+            offsets_shards=offsets_shards,
+            fsync=fsync_from_environment(),
+        )
+        if not isinstance(root, ObjectStore):
+            _check_fsync(store, cluster._meta.fsync)
         store.watch_folder(cluster_log.PATH, cluster._check_cluster_id)
+        cluster_log.follow_root(store)
         if is_new:
             cluster.is_new = True
             note_clock(store)
@@ -342,3 +354,22 @@ def settings_from_environment() -> LogSettings:
         return LogSettings()
     interval = positive_int("TXNLOG_CHECKPOINT_INTERVAL", text)
     return LogSettings(checkpoint_interval=interval)
+
+
+def fsync_from_environment() -> bool:
+    """Whether roots that this process creates are synced, where the option is not given."""
+    return switch("TXNLOG_FSYNC", os.environ.get("TXNLOG_FSYNC", cluster_log.ON)) == cluster_log.ON
+
+
+def _check_fsync(store: ObjectStore, recorded: str | None) -> None:
+    """Raise ConfigError if the option contradicts what the root says."""
+    given = store.fsync
+    if given is None or recorded is None or given == (recorded != cluster_log.OFF):
+        return
+    wanted = cluster_log.ON if given else cluster_log.OFF
+    raise ConfigError(
+        f"storage.fsync={wanted} is given, and {store.url} has storage.fsync={recorded}, which "
+        "every process follows. Leave the option out; `txnlog configs alter --entity-type brokers "
+        f"--add-config storage.fsync={wanted}` changes the root.",
+        option="storage.fsync",
+    )

@@ -50,6 +50,7 @@ __all__ = [
     "LogGapError",
     "NonEmptyGroupError",
     "NotCoordinatorError",
+    "NotSyncedError",
     "NothingWrittenError",
     "ObjectNotFoundError",
     "OffsetConflictError",
@@ -224,6 +225,16 @@ class StorageError(TxnLogError):
 
     code = 15
     retriable = True
+
+
+class NotSyncedError(StorageError):
+    """fsync of a file or its folder failed: what was written may not survive a power cut.
+
+    A second fsync would show nothing, so this process relies on nothing in that folder any more.
+    """
+
+    retriable = False
+    fatal = True
 
 
 class ObjectNotFoundError(TxnLogError):

@@ -11,7 +11,13 @@ from tests.verify.log_damage import (
     replaced_commits,
 )
 from tests.verify.lost_damage import lost_commits, lost_folders
-from tests.verify.state_damage import batch_damages, group_damages, row_damages, table_damages
+from tests.verify.state_damage import (
+    batch_damages,
+    cluster_warnings,
+    group_damages,
+    row_damages,
+    table_damages,
+)
 
 DAMAGES = [
     *commit_damages(),
@@ -26,4 +32,5 @@ DAMAGES = [
     *table_damages(),
     *lost_commits(),
     *lost_folders(),
+    *cluster_warnings(),
 ]

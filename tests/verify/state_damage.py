@@ -24,6 +24,7 @@ from tests.verify.roots import (
     shard_of,
 )
 from txnlog.storage.delta.actions import Add, Metadata, Remove, Txn, decode_commit
+from txnlog.storage.delta.table_protocol import CLUSTER_TABLE as CLUSTER
 
 # --- Batches --------------------------------------------------------------------------------------
 
@@ -311,6 +312,19 @@ def table_damages() -> Iterator[Damage]:
     yield Damage("a commit that is other JSON", other_json, (K.COMMIT_DAMAGED,))
     yield Damage("a commit of another tool", by_another_tool, (K.COMMIT_FOREIGN,))
     yield Damage("partitions that cannot be", many_partitions, (K.BOUND_WRONG,))
+
+
+def cluster_warnings() -> Iterator[Damage]:
+    def fsync(root: str, value: dict[str, str]) -> str:
+        metadata = metadata_of(root, CLUSTER)
+        others = {k: v for k, v in metadata.configuration.items() if k != "txnlog.storage.fsync"}
+        append(root, CLUSTER, [replace(metadata, configuration={**others, **value})])
+        return CLUSTER
+
+    kinds = (K.FSYNC_UNDECIDED,)
+    yield Damage("a root without storage.fsync", lambda root: fsync(root, {}), kinds)
+    syncing = {"txnlog.storage.fsync": "syncing"}
+    yield Damage("a change of storage.fsync that died", lambda root: fsync(root, syncing), kinds)
 
 
 def metadata_of(root: str, table: str) -> Metadata:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from txnlog.admin import groups, state_rows, topics, transactions
+from txnlog.admin import groups, root_configs, state_rows, topics, transactions
 from txnlog.admin.descriptions import (
     AbortTransactionSpec,
     ClusterDescription,
@@ -178,20 +178,39 @@ class AdminClient:
     def describe_configs(
         self, resources: Iterable[ConfigResource]
     ) -> Futures[ConfigResource, dict[str, ConfigEntry]]:
-        """Every configuration of topics, with defaults. See txnlog.settings.topic_configs."""
+        """Every configuration of topics, with defaults, and of the root (ResourceType.BROKER).
+
+        See txnlog.settings.topic_configs and txnlog.admin.root_configs.
+        """
         checked = arguments.each("resources", resources, config_resource)
         named = [resource.name for resource in checked if resource.restype is ResourceType.TOPIC]
         log_of = self._tailed(named)
-        return _each(
-            checked, lambda resource: topics.describe_configs(log_of(topics.topic_of(resource)))
-        )
+
+        def describe(resource: ConfigResource) -> dict[str, ConfigEntry]:
+            if resource.restype is ResourceType.BROKER:
+                return root_configs.describe_root(self.cluster)
+            return topics.describe_configs(log_of(resource.name))
+
+        return _each(checked, describe)
 
     def incremental_alter_configs(
-        self, resources: Iterable[ConfigResource]
+        self, resources: Iterable[ConfigResource], *, on_step: OnStep | None = None
     ) -> Futures[ConfigResource, None]:
-        """Change the given configurations, per topic all or none. Errors: ConfigError."""
+        """Change the given configurations, per topic all or none. Errors: ConfigError.
+
+        storage.fsync=true of the root syncs all its files, which may take long:
+        `on_step(text, done, count)` is called for progress. Errors there: NotSyncedError.
+        """
         checked = arguments.each("resources", resources, config_resource)
-        return _each(checked, lambda resource: topics.alter_configs(self.cluster, resource))
+        report = arguments.function("on_step", on_step) or (lambda text, done, count: None)
+
+        def alter(resource: ConfigResource) -> None:
+            if resource.restype is ResourceType.BROKER:
+                root_configs.alter_root(self.cluster, resource.incremental_configs, report)
+            else:
+                topics.alter_configs(self.cluster, resource)
+
+        return _each(checked, alter)
 
     def delete_records(
         self, partitions: Sequence[TopicPartition]

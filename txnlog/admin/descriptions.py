@@ -120,9 +120,10 @@ class ClusterDescription:
 
 
 class ResourceType(Enum):
-    """Kinds of resources with configurations: topics only."""
+    """Kinds of resources with configurations; BROKER, of any name, is the root."""
 
     TOPIC = 2
+    BROKER = 4
 
 
 class AlterConfigOpType(Enum):

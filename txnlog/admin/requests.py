@@ -64,9 +64,11 @@ def new_count(name: str, value: Any) -> NewPartitions:
 def config_resource(name: str, value: Any) -> ConfigResource:
     """Raises TypeError, ConfigError."""
     given = arguments.one_of(name, value, ConfigResource)
+    restype = arguments.one_of(f"{name}.restype", given.restype, ResourceType)
+    is_root = restype is ResourceType.BROKER
     return ConfigResource(
-        arguments.one_of(f"{name}.restype", given.restype, ResourceType),
-        arguments.text(f"{name}.name", given.name),
+        restype,
+        arguments.text(f"{name}.name", given.name, may_be_blank=is_root),
         arguments.each(f"{name}.incremental_configs", given.incremental_configs, _config_entry),
     )
 

@@ -12,7 +12,6 @@ from txnlog.admin.descriptions import (
     NewTopic,
     OffsetSpec,
     PartitionDescription,
-    ResourceType,
     TopicDescription,
 )
 from txnlog.cluster import Cluster
@@ -21,7 +20,6 @@ from txnlog.errors import (
     ConfigError,
     CorruptLogError,
     InvalidPartitionsError,
-    InvalidTopicError,
     TopicAlreadyExistsError,
 )
 from txnlog.messages import OFFSET_END, TopicPartition
@@ -155,16 +153,9 @@ def alter_configs(cluster: Cluster, resource: ConfigResource) -> None:
     both = sorted(deletes & set(checked))
     if both:
         raise ConfigError(f"{both[0]} is both set and deleted; do only one.", option=both[0])
-    cluster.topic_log(topic_of(resource)).alter(
+    cluster.topic_log(resource.name).alter(
         lambda config: changed(config, checked, frozenset(deletes))
     )
-
-
-def topic_of(resource: ConfigResource) -> str:
-    """The topic of a resource. Raises InvalidTopicError for another kind."""
-    if resource.restype is not ResourceType.TOPIC:
-        raise InvalidTopicError("Only topics have configurations; there are no brokers.")
-    return resource.name
 
 
 # --- Records --------------------------------------------------------------------------------------

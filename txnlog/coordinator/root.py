@@ -261,6 +261,17 @@ class Root:
         with self._opening:
             return self._meta.next_producer_id(above=above)
 
+    def read_fsync(self) -> str | None:
+        """What is recorded of storage.fsync now; see ClusterLog.fsync."""
+        with self._opening:
+            self._meta.refresh()
+            return self._meta.fsync
+
+    def change_fsync(self, prepare: Callable[[str | None], str | None]) -> None:
+        """See ClusterLog.change_fsync."""
+        with self._opening:
+            self._meta.change_fsync(prepare)
+
     def change_lease(self, name: str, decide: Callable[[Lease | None], Lease | R]) -> Lease | R:
         """See ClusterLog.change_lease."""
         with self._opening:

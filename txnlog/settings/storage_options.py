@@ -55,9 +55,10 @@ class StorageOptions:
         return self.parts.get(part, {})
 
     @property
-    def fsync(self) -> bool:
-        """Whether writes to a local disk are synced."""
-        return self.of("local").get("fsync") == "true"
+    def fsync(self) -> bool | None:
+        """Whether writes to a local disk are synced; None: as the root says."""
+        given = self.of("local").get("fsync")
+        return None if given is None else given == "true"
 
     def refuses_skewed_requests(self, environ: Mapping[str, str]) -> bool:
         """Whether the server checks the dates of signed requests, as Amazon's own servers do.

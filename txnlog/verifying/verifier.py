@@ -39,4 +39,5 @@ def verify(
         again.run()
         found.findings = found.findings.confirmed_by(again.found.findings)
         found.errors += [error for error in again.found.errors if error not in found.errors]
+    found.findings.extend(first.undecided)
     return found

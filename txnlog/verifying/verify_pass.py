@@ -64,6 +64,8 @@ class VerifyPass:
         self._without: set[str] = set()
         self._count = 0
         self.found = Verification()
+        self.undecided: list[Finding] = []
+        """What needs no second look: it is no damage, and nothing under way explains it."""
 
     @property
     def findings(self) -> Findings:
@@ -170,6 +172,8 @@ class VerifyPass:
             return
         config = reading.metadata.configuration
         check_format(config.get(f"{CONFIG_PREFIX}format", ""), self._store.url)
+        if self._store.is_local and self._settings.topics is None:
+            self.undecided += _undecided(config.get(CONFIG_PREFIX + cluster_log.FSYNC))
         self._shards_count = _count(config, cluster_log.STATE_SHARDS, self._shards_count)
         self._offsets_count = _count(config, cluster_log.OFFSETS_SHARDS, self._offsets_count)
         created: Collection[str] = ()
@@ -442,6 +446,15 @@ def _shards_with(state: TableState, wanted: int) -> set[str]:
 def _numbers(names: Collection[str], prefix: str) -> list[int]:
     found = (name[len(prefix) :] for name in names if name.startswith(prefix))
     return sorted(int(number) for number in found if number.isdecimal() and len(number) <= 4)
+
+
+def _undecided(fsync: str | None) -> list[Finding]:
+    what = {
+        None: "storage.fsync is not recorded",
+        cluster_log.SYNCING: "storage.fsync=true: files written before are still to be synced",
+    }.get(fsync)
+    kind = FindingKind.FSYNC_UNDECIDED
+    return [] if what is None else [Finding(kind=kind, table=cluster_log.PATH, what=what)]
 
 
 def _count(config: Mapping[str, str], name: str, default: int) -> int:

@@ -40,6 +40,7 @@ from txnlog.storage.batches.record_lists import gather
 from txnlog.storage.batches.records import DATA_SCHEMA
 from txnlog.storage.batches.writer import ROW_GROUP_BYTES, BatchFileWriter, new_batch_name
 from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.cluster_log import follow_root
 
 READ_ROWS = 16_384
 READ_BYTES = 4 << 20
@@ -66,9 +67,13 @@ def key_compaction_settings_of(config: Mapping[str, str]) -> KeyCompactionSettin
 
 def store_at(root: str, storage_options: Mapping[str, str] | None) -> ObjectStore:
     """The store at `root`, which this process opens once: workers live from task to task."""
-    return STORES.get(
-        root, storage_options, lambda: ObjectStore.from_url(root, storage_options, create=False)
-    )
+
+    def open_store() -> ObjectStore:
+        store = ObjectStore.from_url(root, storage_options, create=False)
+        follow_root(store)
+        return store
+
+    return STORES.get(root, storage_options, open_store)
 
 
 def rewrite_at(

@@ -70,6 +70,7 @@ class FindingKind(Enum):
     OFFSET_BELOW_START = "offset below start"
     OFFSET_WITHOUT_PARTITION = "offset without partition"
     TICKET_ABOVE_NEWEST = "ticket above newest"
+    FSYNC_UNDECIDED = "fsync undecided"
 
 
 class KindText(NamedTuple):
@@ -284,6 +285,14 @@ KINDS: Mapping[FindingKind, KindText] = {
         _E,
         "a transactional.id has a ticket that its group has never given: the group's row is old",
         f"{RESTORE_ALL} Until then transactions with offsets of the group may be refused.",
+    ),
+    _K.FSYNC_UNDECIDED: KindText(
+        _W,
+        "on a local disk: `__cluster` does not record `storage.fsync`, as an earlier txnlog has "
+        "created the root, so each process follows its own option; or a change to `true` is not "
+        "finished",
+        "`txnlog configs alter --entity-type brokers --add-config storage.fsync=true`, or "
+        "`=false`: with it, a power cut may damage the root.",
     ),
 }
 

@@ -28,6 +28,7 @@ from txnlog.errors import (
     InvalidCommitError,
     LogGapError,
     NothingWrittenError,
+    NotSyncedError,
     ObjectNotFoundError,
     OutOfMemoryError,
     StorageError,
@@ -51,7 +52,7 @@ from txnlog.storage.delta.actions import (
 from txnlog.storage.delta.chain import check_chain, check_checkpoint
 from txnlog.storage.delta.checkpoint_reader import read_newest
 from txnlog.storage.delta.checkpointer import Checkpointer
-from txnlog.storage.delta.log_files import LogFiles, commit_path
+from txnlog.storage.delta.log_files import LogFiles, checkpoint_path, commit_path
 from txnlog.storage.delta.log_settings import LogSettings as LogSettings
 from txnlog.storage.delta.table_protocol import SEALED, check_protocol, newest_protocol
 from txnlog.storage.store.objects import ObjectStore
@@ -246,7 +247,7 @@ class DeltaLog:
                 return
             is_proved, self._unproved = True, None
             # Its writer may not have synced it yet.
-            self.store.sync(source)
+            self.store.rely_on([source])
             self._last_writer = False
             self._meet_others()
             self._take([decode_commit(data, version=self.version + 1, source=source)])
@@ -352,7 +353,7 @@ class DeltaLog:
             self._open()
             return
         if commits:
-            self.store.sync(commit_path(self.path, commits[-1].version))
+            self.store.rely_on([commit_path(self.path, commit.version) for commit in commits])
         self._unproved = None
         self._take(commits)
         self._confirmed_ms = self._checked_ms = sent_ms
@@ -393,14 +394,16 @@ class DeltaLog:
         files, checkpoint, commits = self._read_files(files)
         after = -1 if checkpoint is None else checkpoint.version
         is_head = not commits or commits[-1].version <= after
+        relied_on = [commit_path(self.path, one.version) for one in commits if one.version > after]
         if checkpoint is not None:
+            relied_on.insert(0, checkpoint_path(self.path, after))
             check_checkpoint(self.store, self.path, checkpoint, commits, is_head=is_head)
             commits = [checkpoint, *(commit for commit in commits if commit.version > after)]
         check_chain(self.store, self.path, "", commits)
         self._check_not_shorter(commits)
         parsed = [self._parse(commit) for commit in commits]
-        if not is_head:
-            self.store.sync(commit_path(self.path, commits[-1].version))
+        if relied_on:
+            self.store.rely_on(relied_on)
         self._view.reset()
         self._loads += 1
         self._unproved = None
@@ -717,6 +720,8 @@ class DeltaLog:
                     self.store.latency.record(self._clock.boot_ms() - sent_ms)
                 if is_created:
                     return True
+            except NotSyncedError:
+                return None
             except (NothingWrittenError, CorruptLogError):
                 if doubtful:
                     return None
@@ -727,8 +732,10 @@ class DeltaLog:
             doubtful = True
             try:
                 found = decode_commit(self.store.get(path), version=0, source=path)
-                self.store.sync(path)
+                self.store.rely_on([path])
                 return found.info.write_id == write_id
+            except NotSyncedError:
+                return None
             except (ObjectNotFoundError, StorageError, OutOfMemoryError):
                 # An empty slot proves nothing: a put under way may still land in it.
                 pass

@@ -64,8 +64,10 @@ def _delete_expired(store: ObjectStore, files: LogFiles, *, before_ms: int) -> l
     if anchor is None or not expired:
         return []
     try:
-        # Only an intact checkpoint can replace older files.
+        # Only an intact checkpoint can replace older files, and only one that is on the disk,
+        # whether its writer synced it or not: D26.
         read_checkpoint(store, files.table, anchor)
+        store.sync(checkpoint_path(files.table, anchor))
     except ObjectNotFoundError:
         # Another process cleaned up meanwhile, and a newer checkpoint replaces the anchor.
         return []

@@ -15,6 +15,7 @@ from txnlog.errors import (
     CorruptLogError,
     FolderNotFoundError,
     NothingWrittenError,
+    NotSyncedError,
     ObjectNotFoundError,
     OutOfMemoryError,
     RecordTooLargeError,
@@ -41,6 +42,7 @@ from txnlog.storage.store.local_disk import (
     FolderAwayError,
     IrregularFileError,
     NothingWrittenOSError,
+    NotSyncedOSError,
     TooLargeError,
 )
 from txnlog.storage.store.panics import LibraryPanicError, panics_as_errors
@@ -105,6 +107,8 @@ def store_error(error: Exception, verb: str, path: str, *, url: str, is_local: b
     where = f"{url}/{path}"
     if isinstance(error, NothingWrittenOSError):
         return _not_written(error, where, path)
+    if isinstance(error, NotSyncedOSError):
+        return _not_synced(error, where, path)
     if isinstance(error, FolderAwayError):
         return folder_gone(f"{url}/{error}", path)
     is_place = not is_local and store_code(error) in PLACE_MISSING
@@ -280,6 +284,21 @@ def _not_written(error: NothingWrittenOSError, where: str, path: str) -> Nothing
     remedy = _remedy(error, "Check the disk, then try again.")
     return NothingWrittenError(
         f"{where}: nothing was written ({first_line(error)}). {remedy}",
+        path=path,
+        **describe_store_error(error),
+    )
+
+
+def _not_synced(error: NotSyncedOSError, where: str, path: str) -> NotSyncedError:
+    remedy = (
+        "Check the disk (dmesg), then restart this process: it does not rely on this folder again."
+    )
+    if error.errno in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        remedy = "This file system cannot sync folders: create the root on another one, or with "
+        remedy += "storage.fsync=false."
+    return NotSyncedError(
+        f"{where}: fsync failed ({first_line(error)}), so what was written there may not survive "
+        f"a power cut. {remedy}",
         path=path,
         **describe_store_error(error),
     )

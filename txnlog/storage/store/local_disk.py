@@ -12,7 +12,8 @@ import io
 import os
 import re
 import stat
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any, BinaryIO, cast
 
 from txnlog.process.clock import SystemClock
@@ -37,12 +38,23 @@ _SURE_REFUSALS = frozenset(
 _LOG_ENDINGS = (".json", ".parquet")
 _IS_TEMPORARY = re.compile(r"#\d+\Z")
 _PUT_MS_MAX = 1_000
+_REPORT_EVERY = 1_000
 _BROKEN = "a link that leads nowhere"
 _clock = SystemClock()
+_not_synced: set[str] = set()
+"""Folders of which this process could not sync something; see `NotSyncedOSError`."""
 
 
 class NothingWrittenOSError(OSError):
     """A put failed before its file had a name that readers use."""
+
+
+class NotSyncedOSError(OSError):
+    """A folder, or a file in it that has its name, could not be synced.
+
+    The kernel reports that once, and forgets what it could not write: a second fsync succeeds, and
+    shows nothing. So from then on this process can sync nothing in that folder.
+    """
 
 
 class IrregularFileError(Exception):
@@ -68,14 +80,17 @@ class LocalDisk:
 
     Puts create missing folders only while `makes_folders`: after a file system was unmounted, its
     mount point is an empty folder that must not be written to. With `fsync` each write that
-    returned survives power loss: file, folder, and the folders above it.
+    returned survives power loss: file, folder, and the folders above it. `others_fsync`: so does
+    each other process, so a file that has its name is on the disk.
     """
 
     def __init__(self, root: str, *, fsync: bool = False, makes_folders: bool = True) -> None:
         self.root = os.path.normpath(root)
         self.fsync = fsync
+        self.others_fsync = False
         self.makes_folders = makes_folders
-        self._synced_folders: set[str] = set()
+        self._known_folders: set[str] = set()
+        """Folders whose names, and those of the folders above, are synced."""
 
     def path(self, path: str) -> str:
         """The path of an object. Raises ValueError for a path that leaves the root."""
@@ -155,7 +170,7 @@ class LocalDisk:
             if isinstance(error, OSError) and error.errno in _SURE_REFUSALS:
                 raise _nothing_written(error) from error
             raise
-        self.sync(path)
+        self.sync_name(path)
 
     def put_new(self, path: str, data: Any) -> None:
         """Write a file that no log references yet: it need not appear at once."""
@@ -164,7 +179,7 @@ class LocalDisk:
             self._fill(self._open_new(target), target, data)
         except OSError as error:
             raise _nothing_written(error) from error
-        self.sync(path)
+        self.sync_name(path)
 
     def put_if_absent(self, path: str, data: Any) -> bool:
         """Create the complete file. False: it exists. After an error the file may exist, unless it
@@ -189,7 +204,7 @@ class LocalDisk:
         finally:
             with suppress(OSError):
                 os.unlink(temporary)
-        self.sync(path)
+        self.sync_name(path)
         return True
 
     def delete(self, path: str) -> None:
@@ -286,22 +301,70 @@ class LocalDisk:
             return []
         return found
 
+    def rely_on(self, paths: Sequence[str]) -> None:
+        """With `fsync`: make files of one folder survive power loss, whichever process wrote them.
+
+        A file that is gone was replaced by a checkpoint, which clean-up has synced.
+        """
+        if self.fsync and not self.others_fsync:
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    _sync(self.path(path))
+        self.sync_name(paths[-1])
+
     def sync(self, path: str) -> None:
-        """With `fsync`: make the name of a file survive power loss, whichever process wrote it."""
-        if not self.fsync:
+        """Make a file and its name survive power loss, with or without `fsync`."""
+        _sync(self.path(path))
+        self._sync_names(os.path.dirname(self.path(path)))
+
+    def sync_all(self, report: Callable[[int, int], None]) -> None:
+        """Make every file and folder below the root survive power loss; see ObjectStore.sync_all.
+
+        Also behind links to folders, and each folder after what is in it.
+        """
+        count = sum(1 for _ in self._places(self.root, set()))
+        done = 0
+        for done, place in enumerate(self._places(self.root, set()), 1):
+            with suppress(FileNotFoundError):
+                _sync(place)
+            if done % _REPORT_EVERY == 0:
+                report(done, max(done, count))
+        report(done, done)
+        self._sync_above(self.root)
+
+    def _places(self, folder: str, seen: set[tuple[int, int]]) -> Iterator[str]:
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:
             return
-        folder = os.path.dirname(self.path(path))
-        _sync_folder(folder)
-        if folder in self._synced_folders:
+        seen.add((status.st_dev, status.st_ino))
+        with suppress(FileNotFoundError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    yield from self._places(entry.path, seen)
+                elif entry.is_file() and not _IS_TEMPORARY.search(entry.name):
+                    yield entry.path
+        yield folder
+
+    def sync_name(self, path: str) -> None:
+        """With `fsync`: make the name of a file survive power loss. Raises NotSyncedOSError."""
+        if self.fsync:
+            self._sync_names(os.path.dirname(self.path(path)))
+
+    def _sync_names(self, folder: str) -> None:
+        _sync(folder)
+        self._sync_above(folder)
+
+    def _sync_above(self, folder: str) -> None:
+        """A folder's own name is in the one above it; a mount point needs none."""
+        if folder in self._known_folders:
             return
-        # A folder's own name is in the one above it.
-        above = folder
-        while above != self.root and above.startswith(self.root):
-            above = os.path.dirname(above)
-            _sync_folder(above)
-        with suppress(PermissionError):
-            _sync_folder(os.path.dirname(self.root))
-        self._synced_folders.add(folder)
+        if not os.path.ismount(folder):
+            above = os.path.dirname(folder)
+            self._sync_above(above)
+            is_ours = above.startswith(self.root)
+            with nullcontext() if is_ours else suppress(PermissionError):
+                _sync(above)
+        self._known_folders.add(folder)
 
     def _write_temporary(self, target: str, data: Any) -> str:
         temporary = f"{target}#{int.from_bytes(os.urandom(7), 'little')}"
@@ -336,6 +399,8 @@ class LocalDisk:
         return file
 
     def _open(self, target: str, flags: int) -> int:
+        if self.fsync and _not_synced:
+            _check_synced(os.path.dirname(target))
         try:
             return os.open(target, flags, 0o666)
         except FileNotFoundError:
@@ -432,7 +497,7 @@ class _Writer(io.RawIOBase):
                 os.fsync(self._file)
         finally:
             os.close(self._file)
-        self._disk.sync(self._path)
+        self._disk.sync_name(self._path)
 
 
 def _write_all(file: int, data: Any) -> int:
@@ -452,9 +517,22 @@ def _set_time_to_now(target: str) -> None:
         os.utime(target)
 
 
-def _sync_folder(folder: str) -> None:
-    file = os.open(folder, os.O_RDONLY)
+def _sync(target: str) -> None:
+    """fsync a file or a folder. Raises NotSyncedOSError."""
+    file = os.open(target, _READ)
     try:
-        os.fsync(file)
+        is_folder = stat.S_ISDIR(os.fstat(file).st_mode)
+        folder = target if is_folder else os.path.dirname(target)
+        _check_synced(folder)
+        try:
+            os.fsync(file)
+        except OSError as error:
+            _not_synced.add(folder)
+            raise NotSyncedOSError(error.errno, error.strerror, target) from error
     finally:
         os.close(file)
+
+
+def _check_synced(folder: str) -> None:
+    if folder in _not_synced:
+        raise NotSyncedOSError(errno.EIO, "an earlier fsync in this folder failed", folder)

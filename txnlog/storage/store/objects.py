@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -48,8 +49,12 @@ from txnlog.storage.store.local_disk import LocalDisk, TooLargeError
 from txnlog.storage.store.opening import open_place
 from txnlog.storage.store.panics import LibraryPanicError, is_panic
 
+logger = logging.getLogger("txnlog")
+
 T = TypeVar("T")
 
+LOOK_MS = 1_000
+"""How old what a process knows of its root's fsync may be when a write begins."""
 SOME = 1_000
 """Objects of one page of a listing."""
 _AT_ONCE = 64
@@ -94,7 +99,7 @@ class ObjectStore:
         url: str,
         *,
         clock: Clock | None = None,
-        fsync: bool = False,
+        fsync: bool | None = None,
         makes_folders: bool = True,
     ) -> None:
         self._store = store
@@ -107,10 +112,15 @@ class ObjectStore:
         self._at_once = 1 if isinstance(store, LocalStore | MemoryStore) else _AT_ONCE
         self._deletes_lists = isinstance(store, S3Store | AzureStore | MemoryStore)
         self._disk = (
-            LocalDisk(str(store.prefix), fsync=fsync, makes_folders=makes_folders)
+            LocalDisk(str(store.prefix), fsync=fsync or False, makes_folders=makes_folders)
             if isinstance(store, LocalStore)
             else None
         )
+        self.fsync = fsync if self.is_local else None
+        """The option `storage.fsync`; None: not given, or without effect here."""
+        self._look: Callable[[], object] | None = None
+        self._looked_ms: int | None = None
+        self._looking = threading.Lock()
 
     @classmethod
     def from_url(
@@ -160,7 +170,9 @@ class ObjectStore:
         return store
 
     @classmethod
-    def _local(cls, folder: str, create: bool, clock: Clock | None, fsync: bool) -> ObjectStore:
+    def _local(
+        cls, folder: str, create: bool, clock: Clock | None, fsync: bool | None
+    ) -> ObjectStore:
         if not create and not os.path.isdir(folder):
             raise ConfigError(f"There is no folder {folder}. Check the path.", url=folder)
         try:
@@ -179,7 +191,7 @@ class ObjectStore:
         Raises ConfigError if it does not exist.
         """
         disk = self._disk
-        return self if disk is None else self._local(disk.root, False, self.clock, disk.fsync)
+        return self if disk is None else self._local(disk.root, False, self.clock, self.fsync)
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.url!r})"
@@ -257,11 +269,66 @@ class ObjectStore:
             return False
         return True
 
-    def sync(self, path: str) -> None:
-        """fsync an object that another process may have written, before relying on it."""
+    # -- durability on a local disk: D26 ----------------------------------------------------------
+
+    def set_fsync(self, is_on: bool, *, by_all: bool) -> bool:
+        """Whether writes from now on are synced; `by_all`: by every process that writes here.
+
+        True if they were not before.
+        """
+        disk = self._disk
+        if disk is None:
+            return False
+        self._looked_ms = self.clock.boot_ms()
+        was_on, disk.fsync, disk.others_fsync = disk.fsync, is_on, by_all
+        return is_on and not was_on
+
+    def watch_fsync(self, look: Callable[[], object]) -> None:
+        """Before a write, where the last `set_fsync` is LOOK_MS ago, `look` reads what the root
+        says now, and calls it. It writes nothing; after a TxnLogError the last value holds.
+        """
+        if self._disk is not None:
+            self._look = look
+
+    def rely_on(self, paths: Sequence[str]) -> None:
+        """With fsync, make files of one folder survive power loss that others may have written."""
         disk = self._disk
         if disk is not None and disk.fsync:
+            self._call("sync", paths[-1], lambda: disk.rely_on(paths))
+
+    def sync(self, path: str) -> None:
+        """Make a file and its name survive power loss, with or without fsync.
+
+        Raises ObjectNotFoundError, NotSyncedError.
+        """
+        disk = self._disk
+        if disk is not None:
             self._call("sync", path, lambda: disk.sync(path))
+
+    def sync_all(self, report: Callable[[int, int], None]) -> None:
+        """Make every file and folder survive power loss that is there now, with or without fsync.
+
+        `report(files done, number of files)` is called now and then. Raises NotSyncedError.
+        """
+        disk = self._disk
+        if disk is not None:
+            self._call("sync", "", lambda: disk.sync_all(report))
+
+    def _look_if_due(self) -> None:
+        look = self._look
+        if look is None:
+            return
+        now_ms = self.clock.boot_ms()
+        is_due = self._looked_ms is None or now_ms - self._looked_ms > LOOK_MS
+        if is_due and self._looking.acquire(blocking=False):
+            self._looked_ms = now_ms
+            try:
+                look()
+            except TxnLogError as error:
+                # What cannot be read cannot have been changed either.
+                logger.debug("%s: fsync stays as it was: %s", self.url, error)
+            finally:
+                self._looking.release()
 
     def head(self, path: str) -> ObjectMeta:
         """Size and time of an object. Raises ObjectNotFoundError."""
@@ -498,6 +565,8 @@ class ObjectStore:
         _used_in_this_process = True
         if self._must_check_home and self._disk is not None:
             self._check_home(self._disk)
+        if verb == "put":
+            self._look_if_due()
         try:
             return call()
         except obstore_exceptions.AlreadyExistsError as error:

@@ -1,10 +1,10 @@
-"""`__cluster`: format version, numbers of shards, those that exist, producer ids, and leases."""
+"""`__cluster`: format version, numbers of shards, those that exist, producer ids, leases, fsync."""
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from txnlog.protocol.leases import Lease, decode_lease, encode_lease
 from txnlog.settings.names import OFFSETS_SHARDS_DEFAULT, SHARDS_DEFAULT
 from txnlog.storage.delta.actions import Commit, Metadata, Txn
 from txnlog.storage.delta.delta_log import DeltaLog, LogSettings, Outcome
+from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.delta.table_protocol import CLOSED, CLUSTER_TABLE
 from txnlog.storage.delta.transact import transact
 from txnlog.storage.store.objects import ObjectStore
@@ -34,6 +35,10 @@ CREATED_PREFIX = "txnlog/created/"
 ANNOUNCED, CREATED = 1, 2
 STATE_SHARDS = "transaction.state.log.num.partitions"
 OFFSETS_SHARDS = "offsets.topic.num.partitions"
+FSYNC = "storage.fsync"
+ON, OFF, SYNCING = "true", "false", "syncing"
+"""Values of FSYNC. SYNCING: processes sync what they write, and what was written before is being
+synced. No value: each process follows its own option."""
 
 
 class _View:
@@ -75,8 +80,12 @@ class ClusterLog:
         create: bool,
         shards: int = SHARDS_DEFAULT,
         offsets_shards: int = OFFSETS_SHARDS_DEFAULT,
+        fsync: bool = True,
     ) -> bool:
         """Read the cluster's settings; `create` creates it if needed. True if it was created.
+
+        `fsync` is recorded for a new cluster on a local disk, unless the store has an option; the
+        store follows what is recorded.
 
         Raises ConfigError if it does not exist, UnsupportedStoreError if the store cannot hold
         one, UnsupportedProtocolError if it has another format than this txnlog reads.
@@ -90,13 +99,43 @@ class ClusterLog:
                     "a topic there first (writing to a topic creates the cluster).",
                     root=self._store.url,
                 )
-            self._create(shards, offsets_shards)
+            given = self._store.fsync
+            is_on = fsync if given is None else given
+            self._create(shards, offsets_shards, ON if is_on else OFF)
+        self._follow()
         check_format(self.format, self._store.url)
         return is_new
 
     def refresh(self) -> None:
-        """Read the cluster's settings, whatever its format."""
+        """Read the cluster's settings, whatever its format; the store follows them."""
         self._log.refresh()
+        self._follow()
+
+    @property
+    def fsync(self) -> str | None:
+        """ON, OFF or SYNCING; None: nothing is recorded."""
+        return self._view.config.get(FSYNC)
+
+    def change_fsync(self, prepare: Callable[[str | None], str | None]) -> None:
+        """Record what `prepare` returns for what is recorded; None: nothing is to change."""
+
+        def commit(value: str | None) -> Outcome | None:
+            return (
+                None
+                if value is None
+                else self._log.commit([self._with_config({FSYNC: value})], operation="ALTER CONFIG")
+            )
+
+        transact(self._log, lambda: prepare(self.fsync), commit)
+        self._follow()
+
+    def _follow(self) -> None:
+        """The store does as recorded."""
+        fsync = self.fsync
+        is_on = bool(self._store.fsync) if fsync is None else fsync != OFF
+        if self._store.set_fsync(is_on, by_all=fsync == ON):
+            # It did not when this was read.
+            self._store.rely_on([commit_path(PATH, self.version)])
 
     @property
     def format(self) -> str:
@@ -125,11 +164,10 @@ class ClusterLog:
             if found == str(FORMAT) or metadata is None:
                 return None
             config = {"format": str(FORMAT), OFFSETS_SHARDS: str(offsets_shards)}
-            properties = {CONFIG_PREFIX + name: value for name, value in config.items()}
             now_ms = self._store.clock.now_ms()
             return self._log.commit(
                 [
-                    replace(metadata, configuration={**metadata.configuration, **properties}),
+                    self._with_config(config),
                     *(Txn(CREATED_PREFIX + table, CREATED, now_ms) for table in created),
                 ],
                 operation="UPGRADE",
@@ -137,7 +175,16 @@ class ClusterLog:
 
         transact(self._log, lambda: self.format, commit)
 
-    def _create(self, shards: int, offsets_shards: int) -> None:
+    def _with_config(self, config: Mapping[str, str]) -> Metadata:
+        """The table's metadata with other values of properties."""
+        metadata = self._log.metadata
+        assert metadata is not None
+        properties = {CONFIG_PREFIX + name: value for name, value in config.items()}
+        return replace(metadata, configuration={**metadata.configuration, **properties})
+
+    def _create(self, shards: int, offsets_shards: int, fsync: str) -> None:
+        # From the first file on.
+        self._store.set_fsync(fsync == ON, by_all=True)
         self._store.probe(PATH)
         actions = create_actions(
             table_id=str(uuid.uuid4()),
@@ -147,6 +194,7 @@ class ClusterLog:
                 "format": str(FORMAT),
                 STATE_SHARDS: str(shards),
                 OFFSETS_SHARDS: str(offsets_shards),
+                **({FSYNC: fsync} if self._store.is_local else {}),
             },
             created_ms=self._store.clock.now_ms(),
         )
@@ -247,11 +295,18 @@ class ClusterLog:
             metadata = self._log.metadata
             if not isinstance(decision, Lease) or metadata is None:
                 return None
-            properties = {**metadata.configuration, CONFIG_PREFIX + key: encode_lease(decision)}
-            action = replace(metadata, configuration=properties)
+            action = self._with_config({key: encode_lease(decision)})
             return self._log.commit([action], operation="CHANGE LEASE")
 
         return transact(self._log, decide_lease, commit)
+
+
+def follow_root(store: ObjectStore) -> None:
+    """From now on a store on a local disk does what the root records of fsync.
+
+    By a handle of its own: a write of another handle, in the middle of a commit, may look.
+    """
+    store.watch_fsync(ClusterLog(store).refresh)
 
 
 def close(log: DeltaLog) -> None:
