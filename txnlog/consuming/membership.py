@@ -29,6 +29,7 @@ from txnlog.protocol.cooperation import is_cooperative, is_member_of, keeps_part
 from txnlog.protocol.group_metadata import Group, Member
 from txnlog.protocol.groups import OffsetsCommit
 from txnlog.protocol.membership import (
+    BEATS_PER_SESSION,
     GroupObservation,
     MembershipStatus,
     is_assignment_outdated,
@@ -46,7 +47,6 @@ logger = logging.getLogger("txnlog")
 
 _HeartbeatMember = tuple[str, tuple[str, ...], tuple[str, ...]]
 NO_GENERATION = -1
-BEATS_PER_SESSION = 3
 AGAIN_MS = 30_000
 """When patterns are resolved again of which a topic could not be read."""
 COUNT_POLLS = 10

@@ -28,6 +28,9 @@ from txnlog.protocol.group_metadata import Group, Member
 from txnlog.protocol.groups import OffsetsCommit, check_member
 from txnlog.protocol.watching import GAP_INTERVALS_MAX, Watch
 
+BEATS_PER_SESSION = 3
+"""How often a live member raises its heartbeat counter in session.timeout.ms, at least."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupObservation:
@@ -64,6 +67,17 @@ class GroupObservation:
                 watch = before[1].observe(now_ms=now_ms, interval_ms=shortest_ms)
             rebalance = (group.generation, watch)
         return GroupObservation(heartbeats=heartbeats, rebalance=rebalance)
+
+    @classmethod
+    def of_silent(cls, group: Group) -> GroupObservation:
+        """That of an observer who knows that all members were silent for their sessions."""
+        sessions_ms = {name: one.session_timeout_ms for name, one in group.members.items()}
+        return cls(
+            heartbeats={
+                name: (one.heartbeat, Watch(0, watched_ms=sessions_ms[name]))
+                for name, one in group.members.items()
+            }
+        )
 
     def expired_members(self, group: Group) -> set[str]:
         """Current members past session.timeout.ms, or past the rebalance time-out."""

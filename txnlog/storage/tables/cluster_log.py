@@ -18,6 +18,7 @@ from txnlog.protocol.leases import Lease, decode_lease, encode_lease
 from txnlog.settings.names import OFFSETS_SHARDS_DEFAULT, SHARDS_DEFAULT
 from txnlog.storage.delta.actions import Commit, Metadata, Txn
 from txnlog.storage.delta.delta_log import DeltaLog, LogSettings, Outcome
+from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.delta.table_protocol import CLOSED, CLUSTER_TABLE
 from txnlog.storage.delta.transact import transact
 from txnlog.storage.store.objects import ObjectStore
@@ -249,6 +250,10 @@ class ClusterLog:
             return self._log.commit([action], operation="CHANGE LEASE")
 
         return transact(self._log, decide_lease, commit)
+
+    def written_ms(self) -> int:
+        """When the newest commit that was read was written, by the store's clock."""
+        return self._store.head(commit_path(PATH, self._log.version)).last_modified_ms
 
 
 def close(log: DeltaLog) -> None:
