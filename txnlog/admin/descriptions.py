@@ -1,7 +1,7 @@
 """Arguments and results of an AdminClient: confluent-kafka's names, or Kafka's where it has none.
 
 All are values. Times are milliseconds since the epoch, by the wall clock of the process that wrote
-them, for display only.
+them if nothing else is said, for display only.
 """
 
 from __future__ import annotations
@@ -311,12 +311,17 @@ class MemberAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
-    """A member of a group."""
+    """A member of a group.
+
+    `heartbeat_ms` is the time of its last heartbeat by the store's clock: a live member writes
+    three in session.timeout.ms. -1: unknown, the member has an earlier txnlog.
+    """
 
     member_id: str
     client_id: str
     host: str
     assignment: MemberAssignment
+    heartbeat_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,7 +265,7 @@ class Membership:
                 member=member,
                 released=self._released,
                 counts=counts.of(group, self._topics),
-                now_ms=cluster.store.clock.now_ms(),
+                now_ms=cluster.store.now_ms(),
                 former=self._former_id,
             )
 
@@ -351,7 +351,7 @@ class Heartbeat:
                     beat=is_due,
                     observation=observation,
                     counts=counts.of(group, ()),
-                    now_ms=self._clock.now_ms(),
+                    now_ms=self._cluster.store.now_ms(),
                 ),
                 by=member_id,
             )
@@ -423,7 +423,7 @@ def leave(cluster: Cluster, group_id: str, member_id: str) -> None:
             group,
             member_id=member_id,
             counts=counts.of(group, ()),
-            now_ms=cluster.store.clock.now_ms(),
+            now_ms=cluster.store.now_ms(),
         ),
         by=member_id,
     )

@@ -75,10 +75,10 @@ class DeadMembers:
         return expelled
 
     def _expel(self, group_id: str, look: GroupObservation) -> bool:
-        clock = self._cluster.store.clock
+        store = self._cluster.store
         written = self._cluster.groups.change_members(
             group_id,
-            lambda group: prepare_expel_all(group, look, now_ms=clock.now_ms()),
+            lambda group: prepare_expel_all(group, look, now_ms=store.now_ms()),
             by=f"the housekeeping of process {os.getpid()} on {socket.gethostname()}",
         )
         return written is not None

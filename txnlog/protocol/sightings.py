@@ -31,10 +31,8 @@ class Sighting(Extensible, frozen=True, kw_only=True):
 
 def counters_of(group: Group) -> str:
     """A digest of the ids and heartbeat counters of all members."""
-    told = "".join(
-        f"{name!r} {member.heartbeat}\n" for name, member in sorted(group.members.items())
-    )
-    return blake2b(told.encode(), digest_size=8).hexdigest()
+    counters = sorted((name, member.heartbeat) for name, member in group.members.items())
+    return blake2b(repr(counters).encode(), digest_size=8).hexdigest()
 
 
 def sight(
