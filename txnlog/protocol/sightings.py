@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
+import msgspec
+
 from txnlog.protocol.decoding import Int64
 from txnlog.protocol.extensible import Extensible
 from txnlog.protocol.group_metadata import Group
@@ -32,7 +34,7 @@ class Sighting(Extensible, frozen=True, kw_only=True):
 def counters_of(group: Group) -> str:
     """A digest of the ids and heartbeat counters of all members."""
     counters = sorted((name, member.heartbeat) for name, member in group.members.items())
-    return blake2b(repr(counters).encode(), digest_size=8).hexdigest()
+    return blake2b(msgspec.json.encode(counters), digest_size=8).hexdigest()
 
 
 def sight(
