@@ -23,6 +23,7 @@ from txnlog.consuming.subscriptions import PartitionCounts, resolve
 from txnlog.errors import (
     ConfigError,
     FencedInstanceIdError,
+    TxnLogError,
     UnknownMemberIdError,
 )
 from txnlog.protocol.cooperation import is_cooperative, is_member_of, keeps_partitions
@@ -41,6 +42,7 @@ from txnlog.protocol.membership import (
     prepare_leave,
 )
 from txnlog.protocol.polling import poll_interval_ms
+from txnlog.protocol.shards import offsets_table
 from txnlog.settings.config import Config
 
 logger = logging.getLogger("txnlog")
@@ -371,6 +373,18 @@ class Heartbeat:
         ):
             self._publish(member, after, needs_rejoin=True)
 
+    def say_retried(self, error: TxnLogError) -> None:
+        """Say that a heartbeat has failed, and is tried again."""
+        settings = self._settings
+        say_retried(
+            self._cluster,
+            settings.group_id,
+            f"A heartbeat of {self._member[0]}",
+            error,
+            until=f"each {settings.heartbeat_interval_ms} ms, until the group expels the member "
+            f"after session.timeout.ms={settings.session_timeout_ms}",
+        )
+
     def _publish(
         self, member: _HeartbeatMember, group: Group | None, *, needs_rejoin: bool = False
     ) -> None:
@@ -412,6 +426,16 @@ class Heartbeat:
         if member is self._member:
             self._is_complete = failed is None
         return found != topics
+
+
+def say_retried(
+    cluster: Cluster, group_id: str, what: str, error: TxnLogError, *, until: str
+) -> None:
+    """Say that a write to the group's row has failed; the next one to its table says that it works
+    again.
+    """
+    table = offsets_table(cluster.offsets_shard_of(group_id))
+    cluster.store.retries.failed(table, f"{what} in group {group_id!r}", error, until=until)
 
 
 def leave(cluster: Cluster, group_id: str, member_id: str) -> None:

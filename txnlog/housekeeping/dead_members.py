@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -66,7 +67,7 @@ class DeadMembers:
 
     def _expel_all(self, dead: Mapping[str, GroupObservation]) -> int:
         """Empty these groups, unless a counter has changed since; returns how many."""
-        failures = Failures("Expelling members")
+        failures = Failures("Expelling members", logging.DEBUG)
         expelled = 0
         for group_id, look in dead.items():
             with failures.of(f"group {group_id!r}"):

@@ -101,7 +101,8 @@ class Duty:
     """Work to do every `interval_ms`; `act` returns how much it did.
 
     While `is_unfinished` is true, it is due again at once, after the other duties. A process that
-    ends after one round calls `act_once`, if it is given, instead.
+    ends after one round calls `act_once`, if it is given, instead. While `is_backing_off`, it has
+    left out what failed.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Duty:
     act: Callable[[], int]
     is_unfinished: Callable[[], bool] | None = None
     act_once: Callable[[], int] | None = None
+    is_backing_off: Callable[[], bool] | None = None
     due_ms: int = 0
 
 
@@ -122,7 +124,7 @@ class Housekeeper:
         self._lease = LeaseHolder(cluster, LEASE, lease_ms=self._settings.lease_ms)
         self._lease_due_ms = 0
         self._was_held: bool | None = None
-        self._sweeper = Sweeper(cluster, interval_ms=self._settings.abort_interval_ms)
+        sweeper = Sweeper(cluster, interval_ms=self._settings.abort_interval_ms)
         self._idle: dict[str, tuple[TransactionMetadata, int]] = {}
         self._watch: Watch | None = None
         self._dead_members = dead_members = DeadMembers(cluster)
@@ -141,7 +143,12 @@ class Housekeeper:
         gate = AgeGate(cluster.store)
         often, seldom = self._settings.abort_interval_ms, self._settings.remove_interval_ms
         self._duties = (
-            Duty("transactions and offsets settled", often, self._sweeper.sweep),
+            Duty(
+                "transactions and offsets settled",
+                often,
+                sweeper.sweep,
+                is_backing_off=lambda: sweeper.is_backing_off,
+            ),
             Duty(
                 "groups of dead members emptied",
                 often,
@@ -248,11 +255,13 @@ class Housekeeper:
         except StorePermissionError:
             raise
         except TxnLogError as error:
-            logger.warning("The lease of %s could not be taken: %s", self._cluster, error)
-            return self._settings.abort_interval_ms
+            wait_ms = self._settings.abort_interval_ms
+            self._say_retried(LEASE, "taking the lease", error, wait_ms)
+            return wait_ms
         except Exception:
             logger.exception("The lease of %s could not be taken", self._cluster)
             return self._settings.abort_interval_ms
+        self._cluster.store.retries.worked(LEASE)
         held, other = self._lease.is_held, self._lease.other
         if held != self._was_held:
             self._was_held = held
@@ -265,14 +274,21 @@ class Housekeeper:
         try:
             count = duty.act()
         except TxnLogError as error:
-            logger.warning("Housekeeping, %s, will be tried again: %s", duty.name, error)
+            self._say_retried(duty.name, duty.name, error, duty.interval_ms)
             return
         except Exception:
             # A bug in one duty must not end the others.
             logger.exception("Housekeeping, %s, will be tried again", duty.name)
             return
+        if duty.is_backing_off is None or not duty.is_backing_off():
+            self._cluster.store.retries.worked(duty.name)
         if count:
             logger.info("Housekeeping, %s: %d", duty.name, count)
+
+    def _say_retried(self, place: str, what: str, error: TxnLogError, wait_ms: int) -> None:
+        self._cluster.store.retries.failed(
+            place, f"Housekeeping, {what},", error, until=f"in {wait_ms / 1000:g} s"
+        )
 
     # -- duties ----------------------------------------------------------------------------------
 
@@ -307,7 +323,7 @@ class Housekeeper:
         now_ms = self._cluster.store.now_ms()
         idle: dict[str, tuple[TransactionMetadata, int]] = {}
         expired = 0
-        failures = Failures("Expiry of transactional ids")
+        failures = Failures("Expiry of transactional ids", logging.DEBUG)
         for shard in self._cluster.existing_shards():
             for name, row in list(shard.view.rows.items()):
                 before, since_ms = self._idle.get(name, (None, watched_ms))
