@@ -78,13 +78,13 @@ def _complete(cluster: Cluster, ended: Ended | None, phases: Phases) -> None:
 
     An error of the former is logged: who comes next, or a sweeper, completes what is decided.
     """
+    retries, what = cluster.store.retries, "Completing a micro-batch that is committed"
     try:
         if ended is not None and ended.left is not None:
             cluster.coordinator.complete(ended.left)
+            retries.worked(what)
     except TxnLogError as error:
-        logger.warning(
-            "A micro-batch is committed, and the next one, or a sweep, will complete it: %s", error
-        )
+        retries.failed(what, what, error, until="by the next one, or a sweep")
     finally:
         with phases.measure("housekeeping"):
             cluster.sweeper.sweep_if_due()

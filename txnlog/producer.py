@@ -516,7 +516,7 @@ class Producer:
     def _deadline(self, call: str, timeout: float | None) -> Deadline:
         seconds = arguments.timeout_s("timeout", timeout)
         timeout_ms = self._block_ms if seconds is None or seconds < 0 else seconds * 1000
-        return Deadline(self._clock, call, timeout_ms)
+        return Deadline(self._clock, self._outlet.cluster.store.retries, call, timeout_ms)
 
     def _manager(self, call: ProducerCall) -> TransactionManager:
         """Raises what refuses `call` to a producer without transactional.id."""

@@ -14,6 +14,7 @@ from tests.coordinator.processes import (
     both,
     check_settled,
     consumed,
+    faults,
     outcome_of,
     owned,
     planned,
@@ -21,6 +22,7 @@ from tests.coordinator.processes import (
     world,
 )
 from txnlog.admin import ConsumerGroupState, ConsumerGroupTopicPartitions
+from txnlog.admin.ages import shown_now_ms
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.errors import (
@@ -33,7 +35,7 @@ from txnlog.errors import (
     UnstableOffsetCommitError,
 )
 from txnlog.messages import OFFSET_INVALID, TopicPartition
-from txnlog.testing.faults import Fault, SharedMemory
+from txnlog.testing.faults import Fault, SharedMemory, SkewedClock
 from txnlog.testing.invariants import check_cluster
 
 
@@ -234,3 +236,28 @@ def test_group_change_that_crashes_at_any_call_is_all_or_nothing(
         assert offsets in (expected, {0: 5, 1: 5})
         assert outcome != "done" or offsets == expected
         check_cluster(process(shared))
+
+
+def test_members_described_with_the_time_of_their_last_heartbeat_by_the_clock_of_the_store() -> (
+    None
+):
+    """A member that hangs is seen before its group expels it, whatever clock its machine has."""
+    shared = world()
+    skewed = SkewedClock(shared.clock, 24 * 3_600_000)
+    silent = Consumer({"group.id": "g"}, cluster=process(shared, clock=skewed), background=False)
+    silent.subscribe(["orders"])
+    silent.poll(0)
+    joined_ms = shared.clock.now_ms()
+    shared.clock.advance_ms(40_000)
+    [told] = admin(process(shared)).describe_consumer_groups(["g"])["g"].result().members
+    assert abs(told.heartbeat_ms - joined_ms) < 1_000
+    store = process(shared).store
+    assert shown_now_ms(store) - told.heartbeat_ms >= 40_000
+
+
+def test_ages_are_shown_to_who_may_not_write() -> None:
+    """The store's time is that of a small write."""
+    cluster = process(world())
+    cluster.store.forget_clock()
+    faults(cluster).plan = lambda verb, path: Fault.DENY if verb == "put" else Fault.NONE
+    assert shown_now_ms(cluster.store) == cluster.store.clock.now_ms()

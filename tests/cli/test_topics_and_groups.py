@@ -309,6 +309,7 @@ def test_groups_describe_shows_members(read: Command) -> None:
         assert [(row["PARTITION"], row["CLIENT-ID"]) for row in rows] == [(0, "me"), (1, "me")]
         [member] = read.json("groups", "describe", "-g", "live", "--members")
         assert (member["CONSUMER-ID"], member["#PARTITIONS"]) == (consumer.memberid(), 2)
+        assert 0 <= member["HEARTBEAT-AGE-MS"] < 600_000
         assert "has members" in read.fails("groups", "delete", "-g", "live")
 
 

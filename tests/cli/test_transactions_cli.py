@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from txnlog.cluster import Cluster
 from txnlog.errors import ProducerFencedError
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import Owner, TopicPartitions, TransactionMetadata
+from txnlog.storage.delta.actions import Remove
 from txnlog.testing.counts import count
 
 LIST = ["TransactionalId", "Coordinator", "ProducerId", "TransactionState", "QueryName"]
@@ -144,17 +147,47 @@ def lost(cluster: Cluster) -> TransactionMetadata:
 
 def test_find_hanging_and_abort_by_producer(topic: Command) -> None:
     """The listing has all arguments that abort needs (R21)."""
-    lost(topic.cluster())
-    assert topic.json("transactions", "find-hanging") == []
-    shown = topic.ok("transactions", "find-hanging", "--max-transaction-timeout", "0", "-t", "t")
+    row = lost(topic.cluster())
+    shard = topic.cluster().shard_for(row.transactional_id)
+    there = shard.row(row.transactional_id)
+    assert there is not None
+    shard.log.commit([Remove(there.path, 0, data_change=True)], operation="TEST")
+    assert topic.json("transactions", "find-hanging", "--max-transaction-timeout", "15") == []
+    shown = topic.ok("transactions", "find-hanging", "-t", "t")
     assert columns(shown) == HANGING
-    [found] = topic.json("transactions", "find-hanging", "--max-transaction-timeout", "0")
+    assert "without a state row, since 20" in shown
+    [found] = topic.json("transactions", "find-hanging")
+    assert found["Command"] in shown
     topic.ok(
         "transactions", "abort", "-t", found["Topic"], "-p", str(found["Partition"]),
         "--producer-id", str(found["ProducerId"]), "--producer-epoch", str(found["ProducerEpoch"]),
     )  # fmt: skip
-    assert topic.json("transactions", "find-hanging", "--max-transaction-timeout", "0") == []
+    assert topic.json("transactions", "find-hanging") == []
     assert topic.run("transactions", "find-hanging", "-p", "0").exit_code == 2
+
+
+def test_find_hanging_shows_an_open_transaction_and_the_command_that_ends_it(
+    topic: Command,
+) -> None:
+    """An operator whose readers wait has neither 15 minutes nor a manual (R21)."""
+    producer = opened(topic)
+    shown = topic.ok("transactions", "find-hanging").splitlines()
+    assert shown[1].split()[:2] == ["t", "0"]
+    assert shown[2] == ""
+    assert shown[3].startswith("tx: Ongoing, since 20")
+    told = {line.strip().partition(": ")[0]: line.partition(": ")[2] for line in shown[4:]}
+    assert f"process {os.getpid()}" in told["Owner"]
+    assert told["Until"].startswith("20")
+    assert told["Blocks"] == "read_committed readers of t-0 at offset 0"
+    [found] = topic.json("transactions", "find-hanging")
+    assert list(found)[: len(HANGING)] == HANGING
+    assert (found["TransactionalId"], found["StartOffset"]) == ("tx", 0)
+    assert found["UntilMs"] == found["SinceMs"] + 60_000
+    program, *command = shlex.split(told["End it now"])
+    assert (program, topic.ok(*command)[:6]) == ("txnlog", "Fenced")
+    assert topic.json("transactions", "find-hanging") == []
+    with suppress(ProducerFencedError):
+        producer.close()
 
 
 def test_dump_prints_headers_markers_and_states(topic: Command) -> None:

@@ -226,3 +226,32 @@ def test_lease_has_one_holder_under_any_clocks(
                 own[number].skew_ms = -own[number].skew_ms
                 shared.land_late()
         assert sum(holder.is_held for holder in holders) <= 1
+
+
+def test_round_takes_the_lease_of_a_dead_holder_although_it_looks_once() -> None:
+    """A round of cron that is killed would end housekeeping for ever: each later one is new, and
+    has watched nothing.
+    """
+    shared = world()
+    candidate(process(shared)).take()
+    shared.clock.advance_ms(2 * LEASE_MS)
+    early = candidate(process(shared))
+    early.take(looks_once=True)
+    assert not early.is_held
+    shared.clock.advance_ms(1)
+    first, second = candidate(process(shared)), candidate(process(shared))
+    first.take(looks_once=True)
+    second.take(looks_once=True)
+    assert (first.is_held, second.is_held) == (True, False)
+
+
+def test_round_leaves_the_lease_to_a_holder_that_renews_it() -> None:
+    """Two that work at once do everything twice."""
+    shared = world()
+    holder = candidate(process(shared))
+    for _ in range(10):
+        holder.take()
+        shared.clock.advance_ms(LEASE_MS // 3)
+        late = candidate(process(shared))
+        late.take(looks_once=True)
+        assert (holder.is_held, late.is_held) == (True, False)

@@ -45,6 +45,7 @@ from txnlog.protocol.metadata import (
     TopicPartitions,
 )
 from txnlog.protocol.query_batches import FILTER_BITS, QUERIES_MAX, remember_batch
+from txnlog.protocol.sightings import Sighting
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.upgrade import PendingOffsets
 from txnlog.protocol.vacuum import RETENTION_PROPERTY, ClockReading
@@ -110,6 +111,7 @@ def test_data_columns_are_those_of_the_code() -> None:
         PendingOffsets,
         Member,
         Lease,
+        Sighting,
         GroupTicket,
         TicketHolder,
         GroupTickets,

@@ -61,7 +61,14 @@ class Row:
         assert self.group is not None
         return self.group
 
-    def join(self, member_id: str, released: int = -1, member: Member | None = None) -> bool:
+    def join(
+        self,
+        member_id: str,
+        released: int = -1,
+        member: Member | None = None,
+        *,
+        now_ms: int = 0,
+    ) -> bool:
         decision = prepare_join(
             self.group,
             group_id="g",
@@ -69,7 +76,7 @@ class Row:
             member=member or a_member(),
             released=released,
             counts=self.counts,
-            now_ms=0,
+            now_ms=now_ms,
         )
         return self.write(decision)
 
@@ -77,7 +84,14 @@ class Row:
         decision = prepare_leave(self.group, member_id=member_id, counts=self.counts, now_ms=0)
         return self.write(decision)
 
-    def beat(self, member_id: str, observation: GroupObservation, *, beat: bool = True) -> bool:
+    def beat(
+        self,
+        member_id: str,
+        observation: GroupObservation,
+        *,
+        beat: bool = True,
+        now_ms: int = 0,
+    ) -> bool:
         decision = prepare_heartbeat(
             self.group,
             group_id="g",
@@ -85,14 +99,23 @@ class Row:
             beat=beat,
             observation=observation,
             counts=self.counts,
-            now_ms=0,
+            now_ms=now_ms,
         )
         return self.write(decision)
 
     def bump(self) -> None:
         self.write(prepare_generation(self.group, group_id="g", now_ms=0))
 
-    def commit(self, member_id: str, generation: int, topic: str, number: int, at: int) -> None:
+    def commit(
+        self,
+        member_id: str,
+        generation: int,
+        topic: str,
+        number: int,
+        at: int,
+        *,
+        now_ms: int = 0,
+    ) -> None:
         decision = prepare_offset_commit(
             self.group,
             group_id="g",
@@ -101,7 +124,7 @@ class Row:
             offsets={topic: {number: at}},
             metadata={},
             version=self.version + 1,
-            now_ms=0,
+            now_ms=now_ms,
         )
         self.write(decision)
 

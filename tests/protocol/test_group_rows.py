@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
+from tests.protocol.group_row import Row, a_member
 from txnlog.protocol.group_changes import prepare_expel_all
 from txnlog.protocol.group_metadata import Group, Member
 from txnlog.protocol.membership import (
@@ -41,3 +44,25 @@ def test_housekeeping_does_not_empty_a_group_with_a_live_member() -> None:
     assert prepare_expel_all(group, seen, now_ms=0) is None
     seen = GroupObservation(heartbeats={"a": (0, watch), "b": (5, watch)})
     assert prepare_expel_all(group, seen, now_ms=0) is not None
+
+
+def test_each_beat_of_a_member_has_its_time_and_no_other_write_has() -> None:
+    """Operators are shown how long a member was silent, also in a group whose row others write."""
+    row = Row()
+    row.join("a", now_ms=1_000)
+    row.join("b", now_ms=2_000)
+    assert beats(row) == {"a": 1_000, "b": 2_000}
+    row.join("a", released=1, now_ms=3_000)
+    row.beat("b", GroupObservation(), now_ms=4_000)
+    assert beats(row) == {"a": 3_000, "b": 4_000}
+    row.commit("a", 2, "t", 0, 5, now_ms=5_000)
+    row.bump()
+    assert beats(row) == {"a": 5_000, "b": 4_000}
+    static = replace(a_member(), instance_id="i")
+    row.join("c", member=static, now_ms=6_000)
+    row.join("d", member=static, now_ms=7_000)
+    assert beats(row) == {"a": 5_000, "b": 4_000, "d": 7_000}
+
+
+def beats(row: Row) -> dict[str, int]:
+    return {name: member.heartbeat_ms for name, member in row.now.members.items()}

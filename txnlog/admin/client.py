@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from txnlog.admin import groups, root_configs, state_rows, topics, transactions
+from txnlog.admin import groups, hanging, root_configs, state_rows, topics, transactions
 from txnlog.admin.descriptions import (
     AbortTransactionSpec,
     ClusterDescription,
@@ -53,7 +53,6 @@ from txnlog.errors import unexpected
 from txnlog.messages import ClusterMetadata, TopicPartition
 from txnlog.process.forking import refusal, watch
 from txnlog.protocol.states import TransactionState
-from txnlog.protocol.transitions import TIMEOUT_MS_MAX
 from txnlog.settings import arguments
 from txnlog.settings.config import parse_config
 from txnlog.settings.options import redacted_url
@@ -354,9 +353,13 @@ class AdminClient:
         self,
         partitions: Collection[TopicPartition] | None = None,
         *,
-        max_transaction_timeout_ms: int = TIMEOUT_MS_MAX,
+        max_transaction_timeout_ms: int = 0,
     ) -> Future[list[HangingTransaction]]:
-        """Open transactions' data older than any time-out (R21), in these or all partitions."""
+        """What readers of these or all partitions wait for now (R21): who, until when, its end.
+
+        Only what is at least as old as `max_transaction_timeout_ms`. Nothing but an operator ends
+        what has no `state`.
+        """
 
         given = partitions
         if given is not None:
@@ -367,7 +370,7 @@ class AdminClient:
             where = given
             if where is None:
                 where = topics.all_partitions(self.cluster, self.cluster.list_topics())
-            return transactions.find_hanging(self.cluster, where, timeout_ms_max=timeout_ms)
+            return hanging.find_hanging(self.cluster, where, age_ms_min=timeout_ms)
 
         return _one(find)
 

@@ -1,7 +1,7 @@
 """Arguments and results of an AdminClient: confluent-kafka's names, or Kafka's where it has none.
 
 All are values. Times are milliseconds since the epoch, by the wall clock of the process that wrote
-them, for display only.
+them if nothing else is said, for display only.
 """
 
 from __future__ import annotations
@@ -246,16 +246,59 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangingTransaction:
-    """An open transaction that no process will end: it holds back the last stable offset."""
+    """A transaction that readers of a partition wait for.
+
+    With a `start_offset` it holds back the last stable offset there. Without one its records are
+    decided and not in the partition yet; or it is to commit offsets of it for `groups`, whose
+    readers wait. `state` is None, and the id "", where no process will end it. It has been open, or
+    decided, since `since_ms`; `until_ms` is when it times out at the earliest, None if it does not:
+    it is decided, or `prepared_by_client`, or nobody's. `command` ends it at once.
+    """
 
     topic: str
     partition: int
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
-    start_offset: int
+    start_offset: int | None
     last_timestamp_ms: int
     duration_ms: int
+    transactional_id: str
+    state: TransactionState | None
+    since_ms: int
+    until_ms: int | None
+    prepared_by_client: bool
+    owner: str
+    query_name: str
+    groups: Sequence[str]
+    command: str
+
+    def transaction(self) -> dict[str, object]:
+        """The columns of Kafka's tool."""
+        return {
+            "Topic": self.topic,
+            "Partition": self.partition,
+            "ProducerId": self.producer_id,
+            "ProducerEpoch": self.producer_epoch,
+            "CoordinatorEpoch": self.coordinator_epoch,
+            "StartOffset": self.start_offset,
+            "LastTimestamp": self.last_timestamp_ms,
+            "Duration(min)": self.duration_ms // 60_000,
+        }
+
+    def blocking(self) -> dict[str, object]:
+        """Columns that Kafka does not have: who blocks, until when, and what ends it."""
+        return {
+            "TransactionalId": self.transactional_id or None,
+            "TransactionState": None if self.state is None else self.state.kafka_name,
+            "SinceMs": self.since_ms,
+            "UntilMs": self.until_ms,
+            "PreparedByClient": self.prepared_by_client,
+            "Owner": self.owner or None,
+            "QueryName": self.query_name or None,
+            "Groups": list(self.groups),
+            "Command": self.command,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,12 +355,17 @@ class MemberAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
-    """A member of a group."""
+    """A member of a group.
+
+    `heartbeat_ms` is the time of its last heartbeat by the store's clock: a live member writes
+    three in session.timeout.ms. -1: unknown, the member has an earlier txnlog.
+    """
 
     member_id: str
     client_id: str
     host: str
     assignment: MemberAssignment
+    heartbeat_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ def describe_group(cluster: Cluster, group_id: str) -> ConsumerGroupDescription:
                 client_id=member.client_id,
                 host=member.host,
                 assignment=MemberAssignment(_partitions(group.assignment.get(member_id, {}))),
+                heartbeat_ms=member.heartbeat_ms,
             )
             for member_id, member in sorted(group.members.items())
         ],

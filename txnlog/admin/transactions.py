@@ -1,4 +1,7 @@
-"""Transactions for operators: list, describe, fence and abort them (R21, R43)."""
+"""Transactions for operators: list, describe, fence and abort them (R43).
+
+What blocks readers is in txnlog.admin.hanging.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from collections.abc import Callable, Collection
 from txnlog.admin.descriptions import (
     AbortTransactionSpec,
     FencedProducer,
-    HangingTransaction,
     ProducerState,
     TransactionDescription,
     TransactionListing,
@@ -20,7 +22,6 @@ from txnlog.coordinator.state_rows import as_shown
 from txnlog.errors import (
     ConcurrentTransactionsError,
     InvalidTxnStateError,
-    ObjectNotFoundError,
 )
 from txnlog.messages import TopicPartition
 from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
@@ -30,7 +31,7 @@ from txnlog.protocol.metadata import ProducerIdAndEpoch, TransactionMetadata
 from txnlog.protocol.revocation import prepare_abort_open, prepare_revoke
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.topics import TopicState
-from txnlog.protocol.transitions import TIMEOUT_MS_MAX, Done, Transition, prepare_fence
+from txnlog.protocol.transitions import Done, Transition, prepare_fence
 from txnlog.settings.patterns import compiled
 from txnlog.storage.tables.topic_log import TopicLog
 
@@ -155,71 +156,14 @@ def _producer(
         producer_id=producer_id,
         producer_epoch=0 if newest is None else newest.producer_epoch,
         last_sequence=last_sequence,
-        last_timestamp_ms=-1 if newest is None else _timestamp_ms(newest),
+        last_timestamp_ms=-1 if newest is None else newest_timestamp_ms(newest),
         coordinator_epoch=view.markers.get(producer_id, -1),
         current_transaction_start_offset=min(undecided, default=None),
     )
 
 
-def find_hanging(
-    cluster: Cluster,
-    partitions: Collection[TopicPartition],
-    *,
-    timeout_ms_max: int = TIMEOUT_MS_MAX,
-) -> list[HangingTransaction]:
-    """Open transactions with data older than any time-out, which no process will end (R21).
-
-    The age is that of the files, by the store's clock: records may carry any timestamp.
-    Transactions that their client has prepared (two-phase commit) are not hanging.
-    Raises UnknownTopicOrPartitionError.
-    """
-    by_producer = {row.producer_id: row for _, row in rows(cluster)}
-    found = []
-    logs = cluster.topics(partition.topic for partition in partitions)
-    for partition in sorted(partitions):
-        log = logs[partition.topic]
-        check_partition(log, partition.partition)
-        undecided: dict[tuple[int, int], list[BatchHeader]] = {}
-        for header in log.view.partitions[partition.partition].ongoing.values():
-            key = (header.producer_id, header.producer_epoch)
-            undecided.setdefault(key, []).append(header)
-        for (producer_id, epoch), headers in sorted(undecided.items()):
-            row = by_producer.get(producer_id)
-            is_prepared = row is not None and row.pending.prepared_by_client
-            if row is not None and is_prepared and row.txn_epoch == epoch:
-                continue
-            first = min(headers, key=lambda header: header.base_offset)
-            age_ms = _age_ms(log, first)
-            if age_ms >= timeout_ms_max:
-                found.append(_hanging(log, partition.partition, headers, first, age_ms))
-    return found
-
-
-def _hanging(
-    log: TopicLog, partition: int, headers: list[BatchHeader], first: BatchHeader, age_ms: int
-) -> HangingTransaction:
-    return HangingTransaction(
-        topic=log.name,
-        partition=partition,
-        producer_id=first.producer_id,
-        producer_epoch=first.producer_epoch,
-        coordinator_epoch=log.view.markers.get(first.producer_id, -1),
-        start_offset=first.base_offset,
-        last_timestamp_ms=max(map(_timestamp_ms, headers)),
-        duration_ms=age_ms,
-    )
-
-
-def _age_ms(log: TopicLog, header: BatchHeader) -> int:
-    """The age of a batch's file; the maximum if the file is missing."""
-    try:
-        meta = log.store.head(f"{log.path}/{header.path}")
-    except ObjectNotFoundError:
-        return TIMESTAMPS_US
-    return log.store.now_ms() - meta.last_modified_ms
-
-
-def _timestamp_ms(header: BatchHeader) -> int:
+def newest_timestamp_ms(header: BatchHeader) -> int:
+    """The newest timestamp of a batch's records; -1 if the header does not have it."""
     newest_us = header.timestamp_max_us
     return newest_us // 1000 if newest_us < TIMESTAMPS_US else -1
 

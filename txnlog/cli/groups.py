@@ -15,6 +15,7 @@ from txnlog.admin import (
     IsolationLevel,
     OffsetSpec,
 )
+from txnlog.admin.ages import shown_now_ms
 from txnlog.cli import completion, resets
 from txnlog.cli.flags import KafkaFlags
 from txnlog.cli.resets import Committed
@@ -35,6 +36,9 @@ Table = tuple[Sequence[str], list[tuple[object, ...]]]
 DESCRIBE = (
     "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST",
     "CLIENT-ID",
+)  # fmt: skip
+MEMBERS = (
+    "GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "HEARTBEAT-AGE-MS",
 )  # fmt: skip
 
 Group = Annotated[
@@ -100,13 +104,14 @@ def describe(
     session.watch(watch, show)
 
 
-def _members(_: AdminClient, groups: list[ConsumerGroupDescription]) -> Table:
-    columns = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS")
-    return columns, [
-        (found.group_id, m.member_id, m.host, m.client_id, len(m.assignment.topic_partitions))
-        for found in groups
-        for m in found.members
-    ]
+def _members(admin: AdminClient, groups: list[ConsumerGroupDescription]) -> Table:
+    rows: list[tuple[object, ...]] = []
+    members = [(found.group_id, member) for found in groups for member in found.members]
+    now_ms = shown_now_ms(admin.cluster.store) if members else 0
+    for group_id, m in members:
+        who = (group_id, m.member_id, m.host, m.client_id, len(m.assignment.topic_partitions))
+        rows.append((*who, max(0, now_ms - m.heartbeat_ms) if m.heartbeat_ms >= 0 else None))
+    return MEMBERS, rows
 
 
 def _states(_: AdminClient, groups: list[ConsumerGroupDescription]) -> Table:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from txnlog.admin import AbortTransactionSpec, TransactionDescription
+from txnlog.admin import AbortTransactionSpec, HangingTransaction, TransactionDescription
 from txnlog.cli import completion
 from txnlog.cli.session import UNREADABLE, Session, Watch, parse_numbers, session_of
 from txnlog.cli.times import format_time
 from txnlog.messages import TopicPartition
 from txnlog.protocol.states import TransactionState
-from txnlog.protocol.transitions import TIMEOUT_MS_MAX
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -157,8 +157,8 @@ def _none(session: Session, value: int | None) -> object:
 def find_hanging(
     context: typer.Context,
     max_transaction_timeout: Annotated[
-        int, typer.Option(help="Minutes; ignore transactions open for less.")
-    ] = TIMEOUT_MS_MAX // MINUTE_MS,
+        int, typer.Option(help="Minutes; ignore transactions that are younger.")
+    ] = 0,
     topic: Annotated[
         str | None,
         typer.Option("--topic", "-t", help="Default: all.", autocompletion=completion.topics),
@@ -166,7 +166,7 @@ def find_hanging(
     partition: Annotated[str | None, typer.Option("--partition", "-p", help="As in 0,1.")] = None,
     watch: Watch = None,
 ) -> None:
-    """Open transactions that block read_committed readers and that no process will end."""
+    """What blocks readers now: who, since when, until when, and the command that ends it."""
     session = session_of(context)
     admin = session.admin()
     partitions = None
@@ -184,22 +184,57 @@ def find_hanging(
         found = admin.find_hanging(
             partitions, max_transaction_timeout_ms=max_transaction_timeout * MINUTE_MS
         )
-        rows = [
-            (
-                h.topic,
-                h.partition,
-                h.producer_id,
-                h.producer_epoch,
-                h.coordinator_epoch,
-                h.start_offset,
-                h.last_timestamp_ms,
-                h.duration_ms // MINUTE_MS,
-            )
-            for h in found.result()
-        ]
-        session.show(HANGING, rows)
+        entries = found.result()
+        if session.is_json:
+            session.show_json([{**one.transaction(), **one.blocking()} for one in entries])
+            return
+        session.show(HANGING, [tuple(one.transaction().values()) for one in entries])
+        by_transaction: dict[tuple[int, int, str], list[HangingTransaction]] = {}
+        for one in entries:
+            # One without a row is ended in each partition.
+            each = "" if one.state is not None else one.command
+            key = (one.producer_id, one.producer_epoch, each)
+            by_transaction.setdefault(key, []).append(one)
+        for each_of in by_transaction.values():
+            for line in _blocking_lines(each_of):
+                session.say(line)
 
     session.watch(watch, show)
+
+
+def _blocking_lines(found: Sequence[HangingTransaction]) -> list[str]:
+    """Who blocks, since when, until when, whom, and what ends it; of one transaction."""
+    first = found[0]
+    name = first.transactional_id or (f"producer {first.producer_id}, epoch {first.producer_epoch}")
+    state = "without a state row" if first.state is None else first.state.kafka_name
+    lines = ["", f"{name}: {state}, since {format_time(min(one.since_ms for one in found))}"]
+    if first.owner:
+        lines.append(f"  Owner: {first.owner}")
+    if first.query_name:
+        lines.append(f"  Query: {first.query_name}")
+    lines.append(f"  Until: {_until(first)}")
+    lines += [f"  Blocks: {_blocked(one)}" for one in found]
+    lines.append(f"  End it now: {first.command}")
+    return lines
+
+
+def _until(found: HangingTransaction) -> str:
+    if found.until_ms is not None:
+        return f"{format_time(found.until_ms)}, its time-out, unless it ends before"
+    if found.prepared_by_client:
+        return "its client ends it, which has prepared it (two-phase commit): it has no time-out"
+    if found.state is None:
+        return "an operator ends it: no process will"
+    return "any client or housekeeping finishes it: it is decided"
+
+
+def _blocked(found: HangingTransaction) -> str:
+    where = f"{found.topic}-{found.partition}"
+    if found.start_offset is not None:
+        return f"read_committed readers of {where} at offset {found.start_offset}"
+    if found.groups:
+        return f"readers of the committed offsets of {where} of {', '.join(found.groups)}"
+    return f"readers of {where}, which has none of its records yet"
 
 
 @app.command()

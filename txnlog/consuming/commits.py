@@ -141,12 +141,16 @@ class Commits:
             self.is_fenced = session.has_lost()
             raise
 
-    def commit_later(self, session: GroupSession, partitions: list[TopicPartition]) -> None:
+    def commit_later(
+        self, session: GroupSession, partitions: list[TopicPartition], *, is_automatic: bool = False
+    ) -> None:
         """Commit on the background thread; a later poll reports the result."""
         self._automatic = None
         positions, notes = by_topic(partitions)
         session.commit_later(
-            positions, notes, lambda error: self._report(session, error, partitions)
+            positions,
+            notes,
+            lambda error: self._report(session, error, partitions, is_automatic=is_automatic),
         )
 
     def commit_if_due(self, session: GroupSession) -> None:
@@ -159,7 +163,7 @@ class Commits:
         offsets = {(p.topic, p.partition): p.offset for p in partitions}
         # Unchanged since the last automatic commit: another would be a request for nothing.
         if partitions and offsets != self._automatic and session.has_generation:
-            self.commit_later(session, partitions)
+            self.commit_later(session, partitions, is_automatic=True)
             self._automatic = offsets
 
     def commit_before_revoke(self, session: GroupSession) -> None:
@@ -200,7 +204,12 @@ class Commits:
         return [TopicPartition(*key, end) for key, end in ends if end is not None]
 
     def _report(
-        self, session: GroupSession, error: TxnLogError | None, partitions: list[TopicPartition]
+        self,
+        session: GroupSession,
+        error: TxnLogError | None,
+        partitions: list[TopicPartition],
+        *,
+        is_automatic: bool,
     ) -> None:
         if error is not None:
             self._automatic = None
@@ -209,6 +218,9 @@ class Commits:
         on_commit = self._config.get("on_commit")
         if on_commit is not None:
             on_commit(error, partitions)
+        elif error is not None and is_automatic and not isinstance(error, LOST):
+            interval_ms = self._config.get("auto.commit.interval.ms")
+            session.say_retried(error, until=f"each auto.commit.interval.ms={interval_ms}")
         elif error is not None:
             logger.warning("Committing offsets failed: %s", error)
 

@@ -20,6 +20,7 @@ from txnlog.consuming.membership import (
     MemberSettings,
     Membership,
     leave,
+    say_retried,
 )
 from txnlog.consuming.subscriptions import resolve
 from txnlog.errors import (
@@ -324,6 +325,10 @@ class GroupSession:
             job()
         else:
             self._background.submit(job)
+
+    def say_retried(self, error: TxnLogError, *, until: str) -> None:
+        """Say that an automatic commit has failed, and is tried again."""
+        say_retried(self._cluster, self.settings.group_id, "Committing offsets", error, until=until)
 
     def drain(self) -> None:
         """Wait until all queued commits are done."""

@@ -82,7 +82,7 @@ class HeartbeatThread:
             self._events.recovered()
         except TxnLogError as error:
             self._events.failed(error)
-            logger.warning("A heartbeat failed; the next one retries: %s", error)
+            self._heartbeat.say_retried(error)
         except Exception:
             # Without this thread the member would be expelled without a trace of the cause.
             logger.exception("A heartbeat failed; the next one retries")

@@ -23,12 +23,14 @@ from txnlog.consuming.subscriptions import PartitionCounts, resolve
 from txnlog.errors import (
     ConfigError,
     FencedInstanceIdError,
+    TxnLogError,
     UnknownMemberIdError,
 )
 from txnlog.protocol.cooperation import is_cooperative, is_member_of, keeps_partitions
 from txnlog.protocol.group_metadata import Group, Member
 from txnlog.protocol.groups import OffsetsCommit
 from txnlog.protocol.membership import (
+    BEATS_PER_SESSION,
     GroupObservation,
     MembershipStatus,
     is_assignment_outdated,
@@ -40,13 +42,13 @@ from txnlog.protocol.membership import (
     prepare_leave,
 )
 from txnlog.protocol.polling import poll_interval_ms
+from txnlog.protocol.shards import offsets_table
 from txnlog.settings.config import Config
 
 logger = logging.getLogger("txnlog")
 
 _HeartbeatMember = tuple[str, tuple[str, ...], tuple[str, ...]]
 NO_GENERATION = -1
-BEATS_PER_SESSION = 3
 AGAIN_MS = 30_000
 """When patterns are resolved again of which a topic could not be read."""
 COUNT_POLLS = 10
@@ -265,7 +267,7 @@ class Membership:
                 member=member,
                 released=self._released,
                 counts=counts.of(group, self._topics),
-                now_ms=cluster.store.clock.now_ms(),
+                now_ms=cluster.store.now_ms(),
                 former=self._former_id,
             )
 
@@ -351,7 +353,7 @@ class Heartbeat:
                     beat=is_due,
                     observation=observation,
                     counts=counts.of(group, ()),
-                    now_ms=self._clock.now_ms(),
+                    now_ms=self._cluster.store.now_ms(),
                 ),
                 by=member_id,
             )
@@ -370,6 +372,18 @@ class Heartbeat:
             group, counts, now_ms
         ):
             self._publish(member, after, needs_rejoin=True)
+
+    def say_retried(self, error: TxnLogError) -> None:
+        """Say that a heartbeat has failed, and is tried again."""
+        settings = self._settings
+        say_retried(
+            self._cluster,
+            settings.group_id,
+            f"A heartbeat of {self._member[0]}",
+            error,
+            until=f"each {settings.heartbeat_interval_ms} ms, until the group expels the member "
+            f"after session.timeout.ms={settings.session_timeout_ms}",
+        )
 
     def _publish(
         self, member: _HeartbeatMember, group: Group | None, *, needs_rejoin: bool = False
@@ -414,6 +428,16 @@ class Heartbeat:
         return found != topics
 
 
+def say_retried(
+    cluster: Cluster, group_id: str, what: str, error: TxnLogError, *, until: str
+) -> None:
+    """Say that a write to the group's row has failed; the next one to its table says that it works
+    again.
+    """
+    table = offsets_table(cluster.offsets_shard_of(group_id))
+    cluster.store.retries.failed(table, f"{what} in group {group_id!r}", error, until=until)
+
+
 def leave(cluster: Cluster, group_id: str, member_id: str) -> None:
     """Remove a member from its group, if it is a member."""
     counts = PartitionCounts(cluster)
@@ -423,7 +447,7 @@ def leave(cluster: Cluster, group_id: str, member_id: str) -> None:
             group,
             member_id=member_id,
             counts=counts.of(group, ()),
-            now_ms=cluster.store.clock.now_ms(),
+            now_ms=cluster.store.now_ms(),
         ),
         by=member_id,
     )

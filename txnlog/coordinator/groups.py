@@ -427,4 +427,4 @@ class GroupCoordinator:
         raise unstable(group_id, ())
 
     def _now_ms(self) -> int:
-        return self._root.store.clock.now_ms()
+        return self._root.store.now_ms()

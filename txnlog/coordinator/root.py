@@ -277,6 +277,11 @@ class Root:
         with self._opening:
             return self._meta.change_lease(name, decide)
 
+    def leases_age_ms(self) -> int:
+        """How long no lease has changed, at least, by the store's clock."""
+        with self._opening:
+            return self.store.now_ms() - self._meta.written_ms()
+
 
 def _tail(log: TopicLog) -> Exception | None:
     try:

@@ -39,6 +39,7 @@ L = TypeVar("L")
 
 INTERVAL_MS = 10_000
 BACK_OFF_MS_MAX = 600_000
+_SWEEPING = "Sweeping"
 
 
 class Sweeper:
@@ -63,16 +64,25 @@ class Sweeper:
         ):
             return
         self._swept_ms = now_ms
+        retries = self._root.store.retries
         try:
             self.sweep()
+            if not self.is_backing_off:
+                retries.worked(_SWEEPING)
         except StorePermissionError:
             # A reader without write access leaves this to other processes.
             self._refused = True
         except TxnLogError as error:
-            logger.warning("Sweeping %s failed and will be retried: %s", self._root, error)
+            until = f"in {self._interval_ms / 1000:g} s, then less often, and by any other client"
+            retries.failed(_SWEEPING, f"Sweeping {self._root}", error, until=until)
         except Exception:
             # A client sweeps for others: a bug there must not fail its own user's call.
             logger.exception("Sweeping %s failed and will be retried", self._root)
+
+    @property
+    def is_backing_off(self) -> bool:
+        """Whether a sweep leaves alone what could not be ended."""
+        return bool(self._back_offs)
 
     def sweep(self) -> int:
         """Check all shards and groups; returns the number of transactions and tickets settled.
@@ -86,7 +96,7 @@ class Sweeper:
         self._watch = before.observe(now_ms=now_ms, interval_ms=self._interval_ms)
         seen: dict[Hashable, Watch] = {}
         settled = 0
-        failures = Failures("Sweeping")
+        failures = Failures(_SWEEPING, logging.DEBUG)
         logs = failures.together(
             self._root.store.together,
             [(table, partial(_allowed, tail)) for table, tail in self._root.shard_tails()],
@@ -199,6 +209,9 @@ class _BackOffs:
         self._clock = clock
         self._interval_ms = interval_ms
         self._until: dict[Hashable, tuple[int, int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._until)
 
     def is_backing_off(self, key: Hashable) -> bool:
         return key in self._until and self._clock.boot_ms() < self._until[key][0]

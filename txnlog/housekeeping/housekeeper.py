@@ -9,8 +9,6 @@ breaks nothing.
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -22,6 +20,7 @@ from txnlog.coordinator.sweeper import INTERVAL_MS, Sweeper
 from txnlog.errors import StorePermissionError, TxnLogError
 from txnlog.housekeeping.age_gate import AgeGate
 from txnlog.housekeeping.compaction.local import BACKOFF_MS_DEFAULT, Compactor
+from txnlog.housekeeping.dead_members import DeadMembers
 from txnlog.housekeeping.lease import LEASE_MS_DEFAULT, LeaseHolder
 from txnlog.housekeeping.log_cleanup import LogCleanup
 from txnlog.housekeeping.producer_expiry import ProducerExpiry
@@ -37,8 +36,6 @@ from txnlog.protocol.expiry import (
     is_old,
     prepare_expire_unchanged,
 )
-from txnlog.protocol.group_changes import prepare_expel_all
-from txnlog.protocol.membership import GroupObservation
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.txn_memory import VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import Deletable
@@ -103,13 +100,17 @@ class HousekeepingSettings:
 class Duty:
     """Work to do every `interval_ms`; `act` returns how much it did.
 
-    While `is_unfinished` is true, it is due again at once, after the other duties.
+    While `is_unfinished` is true, it is due again at once, after the other duties. A process that
+    ends after one round calls `act_once`, if it is given, instead. While `is_backing_off`, it has
+    left out what failed.
     """
 
     name: str
     interval_ms: int
     act: Callable[[], int]
     is_unfinished: Callable[[], bool] | None = None
+    act_once: Callable[[], int] | None = None
+    is_backing_off: Callable[[], bool] | None = None
     due_ms: int = 0
 
 
@@ -123,10 +124,10 @@ class Housekeeper:
         self._lease = LeaseHolder(cluster, LEASE, lease_ms=self._settings.lease_ms)
         self._lease_due_ms = 0
         self._was_held: bool | None = None
-        self._sweeper = Sweeper(cluster, interval_ms=self._settings.abort_interval_ms)
+        sweeper = Sweeper(cluster, interval_ms=self._settings.abort_interval_ms)
         self._idle: dict[str, tuple[TransactionMetadata, int]] = {}
         self._watch: Watch | None = None
-        self._groups: dict[str, GroupObservation] = {}
+        self._dead_members = dead_members = DeadMembers(cluster)
         compactor = Compactor(cluster)
         self._retention = Retention(cluster)
         self._producer_expiry = ProducerExpiry(
@@ -142,8 +143,18 @@ class Housekeeper:
         gate = AgeGate(cluster.store)
         often, seldom = self._settings.abort_interval_ms, self._settings.remove_interval_ms
         self._duties = (
-            Duty("transactions and offsets settled", often, self._sweeper.sweep),
-            Duty("groups of dead members emptied", often, self._expel),
+            Duty(
+                "transactions and offsets settled",
+                often,
+                sweeper.sweep,
+                is_backing_off=lambda: sweeper.is_backing_off,
+            ),
+            Duty(
+                "groups of dead members emptied",
+                often,
+                dead_members.expel,
+                act_once=self._expel_once,
+            ),
             Duty("transactional ids expired", seldom, self._expire),
             Duty(
                 "files past their retention removed",
@@ -183,7 +194,7 @@ class Housekeeper:
         Time-outs and expiry of ids need a long-running process: ages count from when this one first
         read a row. Raises StorageError, StorePermissionError; errors of duties after the last one.
         """
-        self._lease.take()
+        self._lease.take(looks_once=True)
         if not self._lease.is_held:
             return None
         done: dict[str, int] = {}
@@ -229,9 +240,12 @@ class Housekeeper:
         return max(1, min(due_ms) - self._clock.boot_ms())
 
     def close(self) -> None:
-        """Release the lease; without this the next process waits for the lease time."""
+        """Release the lease; without this the next process waits for the lease time.
+
+        It also tells the next process what `run_once` has seen of groups.
+        """
         try:
-            self._lease.release()
+            self._lease.release(self._dead_members.seen)
         except TxnLogError as error:
             logger.warning("The lease of %s could not be released: %s", self._cluster, error)
 
@@ -241,11 +255,13 @@ class Housekeeper:
         except StorePermissionError:
             raise
         except TxnLogError as error:
-            logger.warning("The lease of %s could not be taken: %s", self._cluster, error)
-            return self._settings.abort_interval_ms
+            wait_ms = self._settings.abort_interval_ms
+            self._say_retried(LEASE, "taking the lease", error, wait_ms)
+            return wait_ms
         except Exception:
             logger.exception("The lease of %s could not be taken", self._cluster)
             return self._settings.abort_interval_ms
+        self._cluster.store.retries.worked(LEASE)
         held, other = self._lease.is_held, self._lease.other
         if held != self._was_held:
             self._was_held = held
@@ -258,43 +274,38 @@ class Housekeeper:
         try:
             count = duty.act()
         except TxnLogError as error:
-            logger.warning("Housekeeping, %s, will be tried again: %s", duty.name, error)
+            self._say_retried(duty.name, duty.name, error, duty.interval_ms)
             return
         except Exception:
             # A bug in one duty must not end the others.
             logger.exception("Housekeeping, %s, will be tried again", duty.name)
             return
+        if duty.is_backing_off is None or not duty.is_backing_off():
+            self._cluster.store.retries.worked(duty.name)
         if count:
             logger.info("Housekeeping, %s: %d", duty.name, count)
 
+    def _say_retried(self, place: str, what: str, error: TxnLogError, wait_ms: int) -> None:
+        self._cluster.store.retries.failed(
+            place, f"Housekeeping, {what},", error, until=f"in {wait_ms / 1000:g} s"
+        )
+
     # -- duties ----------------------------------------------------------------------------------
 
-    def _expel(self) -> int:
-        """Empty groups all of whose members expired; a live member expels the others itself."""
-        logs = self._cluster.offsets_shards()
-        now_ms = self._clock.boot_ms()
-        looks: dict[str, GroupObservation] = {}
-        expelled = 0
-        failures = Failures("Expelling members")
-        for group_id, group in [pair for log in logs for pair in log.view.rows.items()]:
-            if not group.members:
-                continue
-            known = self._groups.get(group_id, GroupObservation())
-            looks[group_id] = look = known.observe(group, now_ms=now_ms)
-            if look.expired_members(group) == set(group.members):
-                with failures.of(f"group {group_id!r}"):
-                    expelled += self._expel_members(group_id, look)
-        self._groups = looks
-        failures.check()
-        return expelled
+    def _expel_once(self) -> int:
+        return self._dead_members.expel_once(self._lease.seen, self._wait)
 
-    def _expel_members(self, group_id: str, look: GroupObservation) -> bool:
-        written = self._cluster.groups.change_members(
-            group_id,
-            lambda group: prepare_expel_all(group, look, now_ms=self._clock.now_ms()),
-            by=f"the housekeeping of process {os.getpid()} on {socket.gethostname()}",
-        )
-        return written is not None
+    def _wait(self, duration_ms: int) -> bool:
+        """Wait, not counting time asleep; whether the lease is still held, or has been renewed."""
+        left_ms = duration_ms
+        while left_ms > 0:
+            pause_ms = min(left_ms, self._settings.lease_ms // 2)
+            self._clock.sleep_ms(pause_ms)
+            left_ms -= pause_ms
+            self._lease.take()
+            if not self._lease.is_held:
+                return False
+        return True
 
     def _expire(self) -> int:
         """Expire old rows that this process has watched unchanged for long enough.
@@ -312,7 +323,7 @@ class Housekeeper:
         now_ms = self._cluster.store.now_ms()
         idle: dict[str, tuple[TransactionMetadata, int]] = {}
         expired = 0
-        failures = Failures("Expiry of transactional ids")
+        failures = Failures("Expiry of transactional ids", logging.DEBUG)
         for shard in self._cluster.existing_shards():
             for name, row in list(shard.view.rows.items()):
                 before, since_ms = self._idle.get(name, (None, watched_ms))
@@ -365,7 +376,7 @@ class Housekeeper:
 
 
 def _exhausted(duty: Duty) -> int:
-    count = duty.act()
+    count = (duty.act_once or duty.act)()
     while duty.is_unfinished is not None and duty.is_unfinished():
         count += duty.act()
     return count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
+from collections.abc import Mapping
 
 from txnlog.cluster import Cluster
 from txnlog.protocol.leases import (
@@ -14,6 +15,7 @@ from txnlog.protocol.leases import (
     prepare_release,
     prepare_take,
 )
+from txnlog.protocol.sightings import Sighting
 
 LEASE_MS_DEFAULT = 60_000
 
@@ -31,6 +33,7 @@ class LeaseHolder:
         self._seen = LeaseObservation(None, 0)
         self._held_until_ms: int | None = None
         self.other: Lease | None = None
+        self.seen: Mapping[str, Sighting] = {}
 
     @property
     def is_held(self) -> bool:
@@ -38,11 +41,14 @@ class LeaseHolder:
         until_ms = self._held_until_ms
         return until_ms is not None and self._clock.boot_ms() < until_ms
 
-    def take(self) -> int:
+    def take(self, *, looks_once: bool = False) -> int:
         """Take or renew the lease; returns the ms until the next call. `is_held` is the outcome.
 
-        `other` is the lease of another holder, if there is one. Raises StorageError: a lease that
-        was held stays held for its time.
+        A process that `looks_once` cannot watch the lease of a dead holder for its time, and goes
+        by the store's clock.
+
+        `other` is the lease of another holder, if there is one; `seen` is what was told with the
+        lease. Raises StorageError: a lease that was held stays held for its time.
         """
         sent_ms = self._clock.boot_ms()
 
@@ -59,17 +65,23 @@ class LeaseHolder:
             )
 
         result = self._cluster.change_lease(self._name, decide)
+        if looks_once and isinstance(result, HeldByAnother):
+            lease, now_ms = result.lease, self._clock.boot_ms()
+            if self._cluster.leases_age_ms() > 2 * lease.lease_ms:
+                self._seen = LeaseObservation(lease, now_ms - lease.lease_ms)
+                result = self._cluster.change_lease(self._name, decide)
         if isinstance(result, HeldByAnother):
             self._held_until_ms, self.other = None, result.lease
             return min(result.wait_ms, self._lease_ms // 3)
         self._held_until_ms, self.other = sent_ms + result.trusted_ms, None
+        self.seen = result.seen
         return self._lease_ms // 3
 
-    def release(self) -> None:
-        """Release the lease, so that another process can take it at once."""
+    def release(self, seen: Mapping[str, Sighting] | None = None) -> None:
+        """Release the lease, so that another process can take it at once; `seen` is told to it."""
         if self._held_until_ms is None:
             return
         self._held_until_ms = None
         self._cluster.change_lease(
-            self._name, lambda lease: prepare_release(lease, holder=self._holder)
+            self._name, lambda lease: prepare_release(lease, holder=self._holder, seen=seen)
         )

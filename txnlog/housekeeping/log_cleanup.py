@@ -6,6 +6,7 @@ raised at the end.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -38,7 +39,7 @@ class LogCleanup:
     def run(self) -> int:
         """Delete expired commits and checkpoints of every table; returns the number of files."""
         now_ms = self._store.now_ms()
-        failures = Failures("Log clean-up")
+        failures = Failures("Log clean-up", logging.DEBUG)
         deleted = 0
         for some in some_at_a_time(self._tables(topic_logs(self._cluster, failures))):
             # Each by its own listing: no log's state is shared.

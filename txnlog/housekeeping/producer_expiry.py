@@ -6,6 +6,7 @@ stops no other: its error is raised at the end.
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 from txnlog.cluster import Cluster
@@ -54,7 +55,7 @@ class ProducerExpiry:
     def run(self) -> int:
         """Expire idle producers; returns the number of markers and sequences removed."""
         living = self._living()
-        failures = Failures("Expiry of producers")
+        failures = Failures("Expiry of producers", logging.DEBUG)
         expired = 0
         for some in some_at_a_time(self._tables(failures)):
             parts = [(log.path, partial(self._expire, log, living)) for log in some]

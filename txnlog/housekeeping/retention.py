@@ -53,7 +53,7 @@ class Retention:
         A topic that cannot be read or written delays only its own files (R37): its error is raised
         at the end.
         """
-        failures = Failures("Retention")
+        failures = Failures("Retention", logging.DEBUG)
         names = []
         for name, found in self._cluster.survey_topics().items():
             if isinstance(found, TxnLogError):

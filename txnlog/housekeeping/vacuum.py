@@ -145,7 +145,7 @@ class Vacuum:
         """
         now_ms = self._store.now_ms()
         age_ms = self._age_ms()
-        failures = Failures("Vacuum")
+        failures = Failures("Vacuum", logging.DEBUG)
         tables = self._tables(now_ms, age_ms, failures)
         topics = [table for table in tables if isinstance(table.handle, TopicLog)]
         rows = [table for table in tables if not isinstance(table.handle, TopicLog)]

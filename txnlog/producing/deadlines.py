@@ -7,6 +7,8 @@ from typing import TypeVar
 
 from txnlog.errors import BufferExhaustedError, OperationTimedOutError, TxnLogError
 from txnlog.process.clock import Clock
+from txnlog.process.failures import parts_of
+from txnlog.process.retries import Retries, is_of_store, place_of
 
 T = TypeVar("T")
 
@@ -20,8 +22,9 @@ class Deadline:
     A storage call under way is not interrupted: the user call may exceed its deadline by one.
     """
 
-    def __init__(self, clock: Clock, call: str, timeout_ms: float) -> None:
+    def __init__(self, clock: Clock, retries: Retries, call: str, timeout_ms: float) -> None:
         self._clock = clock
+        self._retries = retries
         self._call = call
         self._timeout_ms = timeout_ms
         self._end_ms = clock.boot_ms() + timeout_ms
@@ -35,11 +38,21 @@ class Deadline:
         """Call until it does not raise a retriable error. Raises OperationTimedOutError."""
         while True:
             try:
-                return attempt()
+                found = attempt()
+                self._retries.worked(self._call)
+                return found
             except TxnLogError as error:
                 if not error.retriable:
                     raise
+                if is_of_store(error) and self.remaining_ms > 0:
+                    self._say_retried(error)
                 self.pause(error)
+
+    def _say_retried(self, error: TxnLogError) -> None:
+        """The next commit to the table that failed says that it works again."""
+        place = place_of(parts_of(error)[0]) or self._call
+        until = f"for up to {self.remaining_ms / 1000:.0f} s"
+        self._retries.failed(place, self._call, error, until=until)
 
     def pause(self, error: TxnLogError | None) -> None:
         """Back off before the next attempt. Raises OperationTimedOutError after the deadline."""

@@ -25,7 +25,8 @@ from txnlog.errors import (
     UnknownTopicIdError,
     unexpected,
 )
-from txnlog.process.failures import Failures
+from txnlog.process.failures import Failures, parts_of
+from txnlog.process.retries import place_of
 from txnlog.producing.batching import Batch, stage
 from txnlog.producing.deliveries import Deliveries
 from txnlog.protocol.appends import check_topic_id
@@ -35,6 +36,7 @@ logger = logging.getLogger("txnlog")
 
 FILE_BYTES_MAX = 16 << 20
 """Bytes of a partition's records in a deferred transaction that are written to a file at once."""
+_AT_COMMIT = "with the next records, and at the latest by commit_transaction()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,11 @@ class Deferred:
             self.last_error = failed = unexpected(error, "Writing a file of the transaction")
             if not failed.retriable:
                 self.error = failed
+                return
+            for one in parts_of(failed):
+                self._cluster.store.retries.failed(
+                    place_of(one), "Writing a file of the transaction", one, until=_AT_COMMIT
+                )
 
     def _too_large(self) -> list[_DeferredPartition]:
         largest_first = sorted(self._buffers.values(), key=lambda each: -each.waiting_bytes)

@@ -34,6 +34,7 @@ from txnlog.errors import (
     UnknownTopicIdError,
     unexpected,
 )
+from txnlog.process.retries import is_of_store
 from txnlog.producing.batching import Batch, stage
 from txnlog.producing.publishing import Outlet
 from txnlog.protocol.metadata import StagedBatch, TopicPartitions, TransactionMetadata
@@ -178,6 +179,7 @@ class RequestPublication:
             return True
         age_ms = self._clock.boot_ms() - request.created_ms
         if age_ms <= self._delivery_timeout_ms:
+            self._say_retried(request, error)
             return False
         unknown = ", but may have been written" if request.is_outcome_unknown else ""
         failed = OperationTimedOutError(
@@ -192,6 +194,16 @@ class RequestPublication:
         request.failure = failed
         self._drop(request, failed)
         return True
+
+    def _say_retried(self, request: Request, error: TxnLogError) -> None:
+        """The commit that appends the records says that it works again."""
+        if is_of_store(error):
+            self._cluster.store.retries.failed(
+                request.topic,
+                f"Sending records to topic {request.topic!r}",
+                error,
+                until=f"until delivery.timeout.ms={self._delivery_timeout_ms} is over",
+            )
 
     def _stage(self, requests: Sequence[Request]) -> dict[int, TxnLogError]:
         """Write the requests' files, except those that an earlier attempt wrote, together.

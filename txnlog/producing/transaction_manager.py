@@ -22,6 +22,7 @@ from txnlog.errors import (
 )
 from txnlog.messages import ConsumerGroupMetadata, TopicPartition
 from txnlog.process.failures import parts_of
+from txnlog.process.retries import place_of
 from txnlog.producing.deadlines import Deadline
 from txnlog.producing.destinations import Destinations
 from txnlog.producing.lifecycle import Lifecycle
@@ -44,6 +45,7 @@ T = TypeVar("T")
 
 _WITHOUT_TRANSACTION = frozenset({ProducerCall.INIT, ProducerCall.BEGIN, ProducerCall.ABORT})
 """Calls after whose errors no transaction is open that could be aborted."""
+_LATER = "in the background, and by the next call of this producer"
 
 
 class TransactionManager:
@@ -275,7 +277,9 @@ class TransactionManager:
             self._publish()
         except TxnLogError as error:
             if error.retriable:
-                logger.debug("Publishing will be tried again: %s", error)
+                self._outlet.cluster.store.retries.failed(
+                    place_of(parts_of(error)[0]), "Publishing a transaction", error, until=_LATER
+                )
             else:
                 logger.error("%s", error)
 

@@ -72,6 +72,7 @@ class GroupTickets(Extensible, frozen=True, kw_only=True):
 class Member(Extensible, frozen=True, kw_only=True):
     """A consumer of the group. It is alive as long as its `heartbeat`, a counter, changes.
 
+    `heartbeat_ms` is when it did, by the store's clock (-1: unknown); it is only shown.
     `joined` is the generation whose assignment it has revoked: it waits for the next one. `topics`
     are its subscription, `assignors` the names of its assignors in order of preference. A static
     member (`instance_id`) replaces the former member with that id. `revoking`: what a cooperative
@@ -80,6 +81,7 @@ class Member(Extensible, frozen=True, kw_only=True):
 
     topics: tuple[str, ...]
     heartbeat: Int64 = 0
+    heartbeat_ms: Int64 = -1
     joined: Int64 = -1
     assignors: tuple[str, ...] = ("range",)
     session_timeout_ms: Int64 = 45_000

@@ -104,7 +104,8 @@ def prepare_offset_commit(
 ) -> OffsetsCommit | None:
     """OffsetCommit of a consumer, outside of transactions; None if the row has it already.
 
-    It counts as a heartbeat. Raises IllegalGenerationError, UnknownMemberIdError (R48).
+    It counts as a heartbeat, at `now_ms` by the store's clock. Raises IllegalGenerationError,
+    UnknownMemberIdError (R48).
     """
     row = check_member(
         group,
@@ -131,7 +132,8 @@ def prepare_offset_commit(
     members = row.members
     if member_id:
         alive = members[member_id]
-        members = {**members, member_id: replace(alive, heartbeat=alive.heartbeat + 1)}
+        beats = alive.heartbeat + 1
+        members = {**members, member_id: replace(alive, heartbeat=beats, heartbeat_ms=now_ms)}
     put = replace(row, offsets=merged, members=members, updated_ms=now_ms)
     return OffsetsCommit(operation="OFFSET COMMIT", groups=(put,))
 

@@ -8,6 +8,7 @@ was sent (R34). Every write is one compare-and-swap, so two observers never both
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from txnlog.errors import CorruptLogError
 from txnlog.protocol.decoding import Int64
 from txnlog.protocol.extensible import Codec, Extensible
+from txnlog.protocol.sightings import Sighting
 
 NO_HOLDER = ""
 
@@ -22,13 +24,15 @@ NO_HOLDER = ""
 class Lease(Extensible, frozen=True, kw_only=True):
     """Which process does the work. `holder` is NO_HOLDER after a release; `by` is for logs.
 
-    Other processes wait for `lease_ms` before they take the lease over.
+    Other processes wait for `lease_ms` before they take the lease over. `seen` is what the last
+    holder that ended after one round has seen of groups, for the next one.
     """
 
     holder: str = NO_HOLDER
     counter: Int64 = 0
     lease_ms: Int64
     by: str = ""
+    seen: dict[str, Sighting] = msgspec.field(default_factory=dict)
 
     @property
     def trusted_ms(self) -> int:
@@ -74,11 +78,19 @@ def prepare_take(
     )
 
 
-def prepare_release(lease: Lease | None, *, holder: str) -> Lease | None:
-    """Release the lease, so that the next process need not wait; None if `holder` lacks it."""
+def prepare_release(
+    lease: Lease | None, *, holder: str, seen: Mapping[str, Sighting] | None = None
+) -> Lease | None:
+    """Release the lease, so that the next process need not wait; None if `holder` lacks it.
+
+    `seen` is told to the next process; None: what is told already.
+    """
     if lease is None or lease.holder != holder:
         return None
-    return msgspec.structs.replace(lease, holder=NO_HOLDER, counter=lease.counter + 1, by="")
+    told = lease.seen if seen is None else dict(seen)
+    return msgspec.structs.replace(
+        lease, holder=NO_HOLDER, counter=lease.counter + 1, by="", seen=told
+    )
 
 
 def encode_lease(lease: Lease) -> str:

@@ -34,6 +34,9 @@ from txnlog.protocol.group_metadata import Assignment, Group, Member
 from txnlog.protocol.groups import OffsetsCommit, check_member
 from txnlog.protocol.watching import GAP_INTERVALS_MAX, Watch
 
+BEATS_PER_SESSION = 3
+"""How often a live member raises its heartbeat counter in session.timeout.ms, at least."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupObservation:
@@ -70,6 +73,17 @@ class GroupObservation:
                 watch = before[1].observe(now_ms=now_ms, interval_ms=shortest_ms)
             rebalance = (group.generation, watch)
         return GroupObservation(heartbeats=heartbeats, rebalance=rebalance)
+
+    @classmethod
+    def of_silent(cls, group: Group) -> GroupObservation:
+        """That of an observer who knows that all members were silent for their sessions."""
+        sessions_ms = {name: one.session_timeout_ms for name, one in group.members.items()}
+        return cls(
+            heartbeats={
+                name: (one.heartbeat, Watch(0, watched_ms=sessions_ms[name]))
+                for name, one in group.members.items()
+            }
+        )
 
     def expired_members(self, group: Group) -> set[str]:
         """Current members past session.timeout.ms, or past the rebalance time-out."""
@@ -168,7 +182,8 @@ def prepare_join(
     """Join or rejoin; all generations up to `released` are revoked (-1: none).
 
     `former` is the id of this member before it lost its partitions, which the same write removes.
-    `now_ms` is where the heartbeats of a new member begin, to differ from those of an earlier one.
+    `now_ms`, by the store's clock, is where the heartbeats of a new member begin, to differ from
+    those of an earlier one.
     A restarted consumer with the `instance_id` of a member replaces it: in a stable group it gets
     that member's assignment under the same generation, without a rebalance (KIP-345).
     None when that is written already. Raises InconsistentGroupProtocolError.
@@ -188,7 +203,9 @@ def prepare_join(
     # Not from 0: who has expelled this member may have seen that of it, and would expel it again.
     beats = now_ms if current is None else current.heartbeat + 1
     revoking = {} if current is None else current.revoking
-    joined = replace(member, heartbeat=beats, joined=row.generation, revoking=revoking)
+    joined = replace(
+        member, heartbeat=beats, heartbeat_ms=now_ms, joined=row.generation, revoking=revoking
+    )
     members = {**row.members, member_id: joined}
     choose_assignor({name: m.assignors for name, m in members.items()})
     return _write("JOIN GROUP", replace(row, members=members), counts, now_ms)
@@ -216,6 +233,7 @@ def prepare_heartbeat(
 ) -> OffsetsCommit | None:
     """Increment the heartbeat counter if `beat`, and expel members that `observation` has expired.
 
+    `now_ms` is by the store's clock.
     Raises UnknownMemberIdError if this member was expelled or has left.
     """
     generation = 0 if group is None else group.generation
@@ -225,7 +243,7 @@ def prepare_heartbeat(
         return None
     members = {name: m for name, m in row.members.items() if name not in expired}
     own = members[member_id]
-    members[member_id] = replace(own, heartbeat=own.heartbeat + 1)
+    members[member_id] = replace(own, heartbeat=own.heartbeat + 1, heartbeat_ms=now_ms)
     put = replace(row, members=members)
     if expired:
         return _write("EXPEL MEMBERS", put, counts, now_ms)
@@ -248,7 +266,9 @@ def _replace(
     joined = replaced.joined if is_stable else row.generation
     members = {name: m for name, m in row.members.items() if name != former}
     beats, revoking = replaced.heartbeat + 1, replaced.revoking if is_stable else {}
-    members[member_id] = replace(member, heartbeat=beats, joined=joined, revoking=revoking)
+    members[member_id] = replace(
+        member, heartbeat=beats, heartbeat_ms=now_ms, joined=joined, revoking=revoking
+    )
     choose_assignor({name: m.assignors for name, m in members.items()})
     assignment = dict(row.assignment)
     if former in assignment:

@@ -94,7 +94,7 @@ class Compactor:
     def _work(self) -> Iterator[int]:
         names = self._cluster.topic_names()
         self._planned = {name: self._planned[name] for name in names if name in self._planned}
-        failures = Failures("Compaction")
+        failures = Failures("Compaction", logging.DEBUG)
         found: list[TopicLog] = []
         parts = [(f"topic {name!r}", self._existing(name, found)) for name in names]
         yield from self._together(parts, failures)
@@ -211,7 +211,7 @@ def _step(name: str, part: Iterator[int]) -> tuple[str, Iterator[int], int | Non
 
 def _each(work: Iterable[tuple[str, Iterator[int]]]) -> Iterator[int]:
     """Do each part, also after an error of another; errors are raised at the end."""
-    failures = Failures("Compaction")
+    failures = Failures("Compaction", logging.DEBUG)
     for name, part in work:
         with failures.of(name):
             yield from part

@@ -108,6 +108,7 @@ class Checkpointer:
         store, table, settings = self._store, self._table, self._settings
         covered, self._covered = self._covered, None
         kept = {} if self._kept is None else self._kept
+        work = f"A checkpoint of {table}"
         try:
             if covered is not None and is_fresh(store, covered, settings.trust_ms):
                 self._covered = continue_from(store, table, settings, covered, head, kept)
@@ -119,12 +120,10 @@ class Checkpointer:
                 )
             if clean:
                 clean_up(store, table, retention_ms=settings.log_retention_ms)
+            store.retries.worked(work)
         except TxnLogError as error:
-            logger.warning(
-                "No checkpoint of %s was written; the next one covers these commits: %s",
-                table,
-                error,
-            )
+            every = f"each {settings.checkpoint_interval} commits, which then covers these, too"
+            store.retries.failed(work, work, error, until=every)
         except Exception:
             logger.exception("No checkpoint of %s was written", table)
 

@@ -582,6 +582,8 @@ class DeltaLog:
             self._checked_ms = None
             return Conflict(version)
         landed = self._put_until_settled(path, data, info.write_id)
+        if landed:
+            self.store.retries.worked(self.path)
         self._wins += 1 if landed else 0
         if landed and prove_later and self._may_prove_later(version) and self._trusted():
             self._unproved = version - 1 if self._unproved is None else self._unproved
@@ -726,8 +728,8 @@ class DeltaLog:
                 if doubtful:
                     return None
                 raise
-            except (StorageError, OutOfMemoryError):
-                pass
+            except (StorageError, OutOfMemoryError) as error:
+                self._say_retried(error)
             # From here on our put may still be under way, even if the store replied "exists".
             doubtful = True
             try:
@@ -743,3 +745,9 @@ class DeltaLog:
                 return None
             self._clock.sleep_ms(backoff_ms(attempt + 3))
         return None
+
+    def _say_retried(self, error: TxnLogError) -> None:
+        up_to_s = self.settings.commit_timeout_ms / 1000
+        self.store.retries.failed(
+            self.path, f"A commit to {self.path}", error, until=f"for up to {up_to_s:g} s"
+        )

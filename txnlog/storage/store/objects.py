@@ -31,6 +31,7 @@ from txnlog.process.clock import Clock, SystemClock
 from txnlog.process.failures import Failures
 from txnlog.process.forking import ADVICE
 from txnlog.process.latency import Latency
+from txnlog.process.retries import Retries
 from txnlog.process.together import together
 from txnlog.settings.roots import place_of, without_secrets
 from txnlog.settings.storage_options import parse_storage_options
@@ -106,6 +107,7 @@ class ObjectStore:
         self.url = url
         self.clock = clock or SystemClock()
         self.latency = Latency()
+        self.retries = Retries(self.clock.boot_ms)
         self._store_clock = StoreClock(self, self.clock)
         self._home: tuple[str, Callable[[], None]] | None = None
         self._must_check_home = False

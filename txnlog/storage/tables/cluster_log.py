@@ -300,6 +300,10 @@ class ClusterLog:
 
         return transact(self._log, decide_lease, commit)
 
+    def written_ms(self) -> int:
+        """When the newest commit that was read was written, by the store's clock."""
+        return self._store.head(commit_path(PATH, self._log.version)).last_modified_ms
+
 
 def follow_root(store: ObjectStore) -> None:
     """From now on a store on a local disk does what the root records of fsync.
