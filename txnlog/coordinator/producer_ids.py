@@ -24,9 +24,10 @@ def markers_for(
     tickets: Iterable[GroupTicket] = (),
 ) -> dict[str, int]:
     """`markers_of` the row's producer id in all tables that its transaction will write."""
-    topics = {batch.topic for batch in manifest.batches} | {tp.topic for tp in row.partitions}
+    named = (*manifest.batches, *row.pending.batches, *row.partitions)
     carried = (*manifest.tickets, *row.pending.tickets, *tickets)
-    return markers_of(root, row.producer_id, topics, {one.group_id for one in carried})
+    groups = {one.group_id for one in carried}
+    return markers_of(root, row.producer_id, {one.topic for one in named}, groups)
 
 
 def unknown_producer_id(root: Root, topics: Iterable[str]) -> int:

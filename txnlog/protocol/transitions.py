@@ -242,7 +242,6 @@ def prepare_end(
     if result is TransactionResult.COMMIT:
         check_tickets(row, () if row.pending.prepared_by_client else pending.tickets)
         check_markers(row.transactional_id, (row.producer_id, ending), markers)
-    owner = row.owner if batch is None else remember_batch(row.owner, *batch)
     decided = _transition(
         row,
         result.prepared.name,
@@ -250,7 +249,7 @@ def prepare_end(
         now_ms,
         txn_epoch=ending,
         pending=pending,
-        owner=owner,
+        owner=row.owner if batch is None else remember_batch(row.owner, *batch),
         partitions=row.partitions if ongoing else (),
         started_ms=row.started_ms if ongoing else now_ms,
     )
