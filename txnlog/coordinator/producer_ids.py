@@ -24,10 +24,11 @@ def markers_for(
     tickets: Iterable[GroupTicket] = (),
 ) -> dict[str, int]:
     """`markers_of` the row's producer id in all tables that its transaction will write."""
-    named = (*manifest.batches, *row.pending.batches, *row.partitions)
+    topics = {batch.topic for batch in (*manifest.batches, *row.pending.batches)}
+    topics |= {touched.topic for touched in row.partitions}
     carried = (*manifest.tickets, *row.pending.tickets, *tickets)
     groups = {one.group_id for one in carried}
-    return markers_of(root, row.producer_id, {one.topic for one in named}, groups)
+    return markers_of(root, row.producer_id, topics, groups)
 
 
 def unknown_producer_id(root: Root, topics: Iterable[str]) -> int:

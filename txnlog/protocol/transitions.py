@@ -213,9 +213,8 @@ def prepare_end(
     `txn_epoch` is given if it is not the holder's, for a transaction prepared by a former owner.
     `follows` is the holder's transaction before, whose topics' markers it has seen land: its
     COMPLETE and this decision are one write. Unless it `has_moved` that one's offsets, this one
-    must supersede them (D130). `markers` are those of all tables that a commit will write.
-    Raises InvalidTxnStateError for the opposite of the decision, or for other batches,
-    ProducerFencedError or InvalidProducerEpochError for a fenced producer, and as `check_markers`.
+    must supersede them (D130). `markers` are of all tables that a commit will write. Raises as
+    `check_holder` and `check_markers`; InvalidTxnStateError for the opposite or for other batches.
     """
     ending = holder.producer_epoch if txn_epoch is None else txn_epoch
     if row is not None and row.transaction == (holder.producer_id, ending):
