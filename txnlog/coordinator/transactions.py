@@ -373,7 +373,7 @@ class TransactionCoordinator:
                 txn_epoch=ending,
                 follows=None if former is None else former.row.transaction,
                 has_moved=former is None or not former.leaves_offsets,
-                markers=markers_for(self._root, row, manifest or row.pending),
+                markers=markers_for(self._root, row, manifest or Manifest()),
                 now_ms=self._now_ms(),
             )
             if isinstance(decision, Transition):
@@ -383,9 +383,9 @@ class TransactionCoordinator:
         reading = Reading.begin(self._store.clock)
         with phases.measure("prepare"):
             ended = self._transition(row, decide, beside=logs_to_write(self._root, row, manifest))
-        if ended.state.is_prepared:
-            return Decided(ended, reading, phases, prove_later)
-        return Ended(ended)
+        if not ended.state.is_prepared:
+            return Ended(ended)
+        return Decided(ended, reading, phases, prove_later)
 
     def commit_one_off(
         self, batches: Sequence[StagedBatch], owner: Owner, *, phases: Phases | None = None
@@ -442,8 +442,8 @@ class TransactionCoordinator:
         *,
         beside: Sequence[Callable[[], object]] = (),
     ) -> TransactionMetadata:
-        name = row.transactional_id
-        moved = self._root.shard_for(name).transition(name, decide, beside=beside)
+        shard = self._root.shard_for(row.transactional_id)
+        moved = shard.transition(row.transactional_id, decide, beside=beside)
         if moved is None:
             raise InvalidTxnStateError(
                 f"The state row of {row.transactional_id!r} is gone. Call init_transactions again.",
