@@ -5,9 +5,11 @@ The tables of the backup are those of `backup`; everything else in the root is n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from unittest.mock import patch
 
 import pytest
 from msgspec.structs import replace
@@ -205,6 +207,37 @@ def test_commit_cut_at_any_call_is_not_refused_by_its_own_marker() -> None:
             ), f"{fault} at call {number}: {outcome}"
             assert visible(process(shared), "mine") == (True, True)
     assert plan.calls <= 20
+
+
+def test_batch_write_that_another_process_completed_is_not_refused_by_its_own_marker() -> None:
+    """Its PREPARE is in doubt, and by the time of the answer its row is gone (R63)."""
+    shared, _ = restored_cluster()
+    cluster = process(shared)
+    batches = both(cluster, "mine")
+    for number in range(cluster.shards):
+        cluster.shard(number)
+    is_settled = False
+
+    def plan(verb: str, path: str) -> Fault:
+        nonlocal is_settled
+        if is_settled or not re.match("__transaction_state.*/_delta_log", path):
+            return Fault.NONE
+        if not path.endswith(".json"):
+            # It has given up, and opens the log again.
+            is_settled = True
+            assert shared.land_late()
+            recover(shared)
+            return Fault.NONE
+        return Fault.LAND_LATE if verb == "put" else Fault.FAIL_BEFORE
+
+    def prepares() -> None:
+        faults(cluster).plan = plan
+
+    write = partial(commit_one_off, cluster, batches, Owner(run_id="x"), phases=None)
+    with patch("txnlog.coordinator.one_off.check_ages", lambda *_: prepares()):
+        assert write()
+    assert is_settled
+    assert visible(process(shared), "mine") == (True, True)
 
 
 def test_init_that_knows_its_topics_refuses_before_it_raises_the_epoch() -> None:

@@ -103,7 +103,7 @@ def test_command_tells_which_topic_failed_and_does_the_others(
     (failure,) = told["failures"]
     assert f"FAILED {failure}" in shown.err.splitlines()
     assert failure.startswith(f"{BROKEN}: ")
-    assert "Restore the file" in failure
+    assert "Restore this very file" in failure
     if dry_run:
         assert [row["topic"] for row in told["plan"]] == [TOPIC]
     else:

@@ -9,6 +9,7 @@ from tests.coordinator.restoring import backup, restore
 from tests.producer.worlds import BOTH, Reports, producer, read, started, values, world
 from txnlog.errors import LogGapError, TxnLogError
 from txnlog.producer import Producer
+from txnlog.producing.requests import Idempotent
 from txnlog.testing.faults import SharedMemory
 
 
@@ -115,3 +116,25 @@ def test_two_living_producers_with_one_id_never_share_a_partition() -> None:
     assert len(mine.offsets) == 3
     assert len(theirs.offsets) == 2
     assert sorted(values(process(shared), "orders")) == ["a", "b", "b", "c", "c"]
+
+
+def test_clone_of_a_producer_takes_another_id() -> None:
+    """A copy of a running machine sends the same sequences in other files (R2)."""
+    shared = world()
+    first, reports = producer(shared), Reports()
+    first.produce("orders", "a", partition=0, on_delivery=reports)
+    first.flush()
+    clone = producer(shared)
+    clone.produce("orders", "of the clone", partition=0, on_delivery=reports)
+    of_first, of_clone = first._sender.publication, clone._sender.publication
+    assert isinstance(of_first, Idempotent)
+    assert isinstance(of_clone, Idempotent)
+    of_clone._producer_id = of_first._producer_id
+    of_clone._next_sequences = dict(of_first._next_sequences)
+    first.produce("orders", "b", partition=0, on_delivery=reports)
+    first.flush()
+    clone.flush()
+    first.produce("orders", "c", partition=0, on_delivery=reports)
+    first.flush()
+    assert values(process(shared), "orders") == ["a", "b", "of the clone", "c"]
+    assert acknowledged(reports).keys() <= {0, 1, 2, 3}

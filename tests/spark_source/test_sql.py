@@ -128,7 +128,7 @@ def test_error_with_a_cause_ends_with_ours(
     frame = spark.read.format("txnlog").option("subscribe", "t").load(letters.root)
     with pytest.raises(PySparkException) as caught:
         frame.count()
-    assert_matches(f"CorruptLogError: Data file t/{damaged} .*Restore it", shown(caught.value))
+    assert_matches(f"CorruptLogError: Data file t/{damaged} .*Restore this", shown(caught.value))
 
 
 def test_topic_deleted_under_a_stream_is_named_in_sparks_message(

@@ -215,11 +215,11 @@ class Root:
             log.refresh()
             return log.log.exists
 
-        with self._opening:
-            if exists():
-                # A `__cluster` that was restored alone may not know it.
-                self._meta.confirm_shard(log.path)
-            else:
+        if exists():
+            # A `__cluster` that was restored alone may not know it.
+            self.confirm_shard(log.path)
+        else:
+            with self._opening:
                 self._meta.create_shard(log.path, lambda: log.create(expected, {}), exists)
         found = log.log.metadata
         if found is not None and found.id != expected:

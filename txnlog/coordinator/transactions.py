@@ -13,7 +13,7 @@ ARCHITECTURE.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from txnlog.coordinator.appending import (
@@ -35,7 +35,7 @@ from txnlog.coordinator.finishing import (
 from txnlog.coordinator.groups import GroupCoordinator, nothing
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
-from txnlog.coordinator.producer_ids import markers_of, unknown_producer_id
+from txnlog.coordinator.producer_ids import markers_for, markers_of, unknown_producer_id
 from txnlog.coordinator.readiness import get_ready, logs_to_write
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.staged_files import Staging, TopicsRead, check_ages
@@ -104,17 +104,16 @@ class TransactionCoordinator:
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
         keep_prepared: bool = False,
         take_over: bool = True,
-        topics: Iterable[str] = (),
+        topics: Sequence[str] = (),
     ) -> TransactionMetadata:
         """Make `owner` the owner, after ending the former owner's transaction (R27).
 
         A repeated call with the same run id changes nothing (R28). `keep_prepared` returns an
         Ongoing row that its client has prepared; without `take_over` another owner's row is not
-        changed. `topics`, which were just read, are those that will be written, if they are known.
-        Raises ProducerFencedError if this run has been fenced, LogGapError as `check_markers`.
+        changed. `topics` are those that will be written, if known, and were just read. Raises
+        ProducerFencedError if this run has been fenced, and as `check_markers`.
         """
         new_producer_id: list[int] = []
-        written = tuple(topics)
 
         def decide(row: TransactionMetadata | None) -> Transition | Done:
             return prepare_init(
@@ -126,13 +125,13 @@ class TransactionCoordinator:
                 now_ms=self._now_ms(),
                 keep_prepared=keep_prepared,
                 take_over=take_over,
-                markers={} if row is None else markers_of(self._root, row.producer_id, written),
+                markers={} if row is None else markers_of(self._root, row.producer_id, topics),
             )
 
         for attempt in range(OPERATION_ATTEMPTS_MAX):
             row = self.describe(transactional_id)
             if row is None and not new_producer_id:
-                new_producer_id.append(unknown_producer_id(self._root, written))
+                new_producer_id.append(unknown_producer_id(self._root, topics))
             try:
                 row = transition(self._root, transactional_id, decide)
             except ConcurrentTransactionsError:
@@ -183,7 +182,7 @@ class TransactionCoordinator:
                 partitions=partitions,
                 manifest=manifest,
                 tickets=tickets,
-                markers={} if manifest is None else self._markers(row, manifest, tickets),
+                markers={} if manifest is None else markers_for(self._root, row, manifest, tickets),
                 now_ms=self._now_ms(),
             )
             if manifest is not None and isinstance(decision, Transition):
@@ -339,11 +338,10 @@ class TransactionCoordinator:
         if ended.left is None:
             return ended.row
         try:
-            row = complete(self._root, ended.left)
+            return complete(self._root, ended.left) or ended.left.row
         except TxnLogError as error:
             error.context["decided"] = result
             raise
-        return row if row is not None else ended.left.row
 
     def _publish(self, decided: Decided | Ended, *, leave_offsets: bool = False) -> Ended:
         """Steps 2 and 3, if they are left."""
@@ -375,7 +373,7 @@ class TransactionCoordinator:
                 txn_epoch=ending,
                 follows=None if former is None else former.row.transaction,
                 has_moved=former is None or not former.leaves_offsets,
-                markers=self._markers(row, manifest or row.pending),
+                markers=markers_for(self._root, row, manifest or Manifest()),
                 now_ms=self._now_ms(),
             )
             if isinstance(decision, Transition):
@@ -388,20 +386,6 @@ class TransactionCoordinator:
         if not ended.state.is_prepared:
             return Ended(ended)
         return Decided(ended, reading, phases, prove_later)
-
-    def _markers(
-        self,
-        row: TransactionMetadata,
-        manifest: Manifest,
-        tickets: Sequence[GroupTicket] = (),
-    ) -> dict[str, int]:
-        """The newest markers of the row's producer id in all tables that its transaction writes.
-
-        As they were read last: before the row, as `check_markers` asks.
-        """
-        topics = {batch.topic for batch in manifest.batches} | {tp.topic for tp in row.partitions}
-        groups = {one.group_id for one in (*manifest.tickets, *row.pending.tickets, *tickets)}
-        return markers_of(self._root, row.producer_id, topics, groups)
 
     def commit_one_off(
         self, batches: Sequence[StagedBatch], owner: Owner, *, phases: Phases | None = None

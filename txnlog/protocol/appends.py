@@ -64,11 +64,9 @@ def prepare_append(
 
     `base_sequences` maps partition -> sequence of the first record in it. All partitions are
     written by one commit, all or none. `may_be_there`: an earlier call may have written them, and
-    their files may have been replaced since; else sequences in other files are those of another
-    producer with this producer id (D131). Raises the errors of `check_sequence`,
-    DuplicateSequenceError for what that other producer wrote,
-    UnknownProducerIdError for batches that an expired producer may have written before, and
-    InvalidProducerEpochError if the transaction of this epoch has its marker already (R4).
+    compaction replaced their files. Raises the errors of `check_sequence`, UnknownProducerIdError
+    for batches that an expired producer may have written before, and InvalidProducerEpochError if
+    the transaction of this epoch has its marker already (R4).
     """
     producer_id, producer_epoch = producer
     topic = batches[0].topic
@@ -98,15 +96,7 @@ def prepare_append(
         producer=producer,
         base_sequences=base_sequences,
     )
-    known = _repeats(state, adds, topic=topic)
-    if known and not may_be_there and any(add.path not in state.by_path for add in adds):
-        raise DuplicateSequenceError(
-            f"Topic {topic!r}: sequences {adds[0].base_sequence} to {adds[0].last_sequence} of "
-            f"producer {producer_id} are in other files than those sent now: another producer has "
-            f"its id, as after a restore of __cluster alone. Nothing was written. {RESTORE_ALL}",
-            topic=topic,
-            producer_id=producer_id,
-        )
+    known = _repeats(state, adds, topic=topic, may_be_there=may_be_there)
     if known:
         return Appended(known)
     txns = {}
@@ -152,12 +142,12 @@ def prepare_marker(
     together.
     """
     producer_id, txn_epoch = transaction
-    if state.deleted or state.topic_id != topic_id:
-        return Settled()
     is_commit = result is TransactionResult.COMMIT
     wanted = [batch for batch in batches if is_commit and batch.topic_id == topic_id]
     if has_marker(state, topic_id, transaction):
-        return Settled(tuple(batch for batch in wanted if batch.path not in state.by_path))
+        is_gone = state.deleted or state.topic_id != topic_id
+        missing = () if is_gone else [one for one in wanted if one.path not in state.by_path]
+        return Settled(tuple(missing))
     marked = tuple(
         replace(header, status=result.status) for header in state.ongoing_of(producer_id, txn_epoch)
     )
@@ -175,8 +165,13 @@ def prepare_marker(
     )
 
 
-def _repeats(state: TopicState, adds: Sequence[BatchHeader], *, topic: str) -> tuple[int, ...]:
-    """First offsets of the batches if all of them are repeats, () if none is."""
+def _repeats(
+    state: TopicState, adds: Sequence[BatchHeader], *, topic: str, may_be_there: bool
+) -> tuple[int, ...]:
+    """First offsets of the batches if all of them are repeats, () if none is.
+
+    Raises DuplicateSequenceError for what another producer with this producer id wrote (D131).
+    """
     seen: dict[int, ProducerStateEntry | None] = {}
     known = []
     for add in adds:
@@ -200,6 +195,15 @@ def _repeats(state: TopicState, adds: Sequence[BatchHeader], *, topic: str) -> t
             f"Topic {topic!r}: of {len(adds)} batches {len(known)} are in the log already. Repeat "
             "exactly the batches sent before; nothing was written.",
             topic=topic,
+        )
+    if known and not may_be_there and any(add.path not in state.by_path for add in adds):
+        raise DuplicateSequenceError(
+            f"Topic {topic!r}: sequences {adds[0].base_sequence} to {adds[0].last_sequence} of "
+            f"producer {adds[0].producer_id} are in other files than those sent now: another "
+            "producer has its id, as after a restore of __cluster alone. Nothing was written. "
+            f"{RESTORE_ALL}",
+            topic=topic,
+            producer_id=adds[0].producer_id,
         )
     return tuple(known)
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from txnlog.errors import CorruptLogError
+from txnlog.errors import RESTORE_ALL, CorruptLogError
 from txnlog.protocol.decoding import (
     PARTITIONS_MAX,
     Natural,
@@ -287,6 +287,6 @@ def _iso_second(second: int) -> str:
 def _corrupt(source: str, path: str, why: str) -> CorruptLogError:
     return CorruptLogError(
         f"{source}: the header of data file {path} cannot be read ({why}). The log is damaged or "
-        "was not written by txnlog; restore it from a backup.",
+        f"was not written by txnlog. {RESTORE_ALL}",
         file=source,
     )

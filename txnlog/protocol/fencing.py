@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
+from msgspec.structs import replace
+
 from txnlog.errors import (
     RESTORE_ALL,
     ConcurrentTransactionsError,
@@ -16,9 +18,12 @@ from txnlog.errors import (
     ProducerFencedError,
 )
 from txnlog.protocol.metadata import (
+    FORMER_RUNS_MAX,
+    Fenced,
     GroupTicket,
     Holder,
     Manifest,
+    Owner,
     ProducerIdAndEpoch,
     TransactionMetadata,
     supersedes,
@@ -130,7 +135,7 @@ def check_tickets(row: TransactionMetadata, tickets: Sequence[GroupTicket]) -> N
 
 
 def check_markers(
-    transactional_id: str, transaction: ProducerIdAndEpoch, markers: Mapping[str, int]
+    transactional_id: str, transaction: tuple[int, int], markers: Mapping[str, int]
 ) -> None:
     """Refuse a transaction that tables have a marker of, or of a later one of its producer id.
 
@@ -138,12 +143,13 @@ def check_markers(
     row. A row that knows nothing of such a marker is an old one: it would be taken for the one of
     this transaction, and what that publishes would be lost (D131). Raises LogGapError.
     """
+    producer_id, epoch = transaction
     for table, marker in sorted(markers.items()):
-        if marker >= transaction.epoch:
+        if marker >= epoch:
             raise LogGapError(
                 f"Nothing was committed: table {table!r} has the marker of epoch {marker} of "
-                f"producer id {transaction.producer_id}, and the next transaction of "
-                f"{transactional_id!r} would have epoch {transaction.epoch}. So the newest commits "
+                f"producer id {producer_id}, and the next transaction of "
+                f"{transactional_id!r} would have epoch {epoch}. So the newest commits "
                 "of its state row, or of __cluster, are lost, as after a restore of one table "
                 f"alone: see `txnlog verify`. {RESTORE_ALL} Where records may come twice, another "
                 "transactional.id goes on at once.",
@@ -204,3 +210,25 @@ def refuse_prepared(row: TransactionMetadata) -> None:
             f"{row.state.name} and must be finished first; try again.",
             transactional_id=row.transactional_id,
         )
+
+
+def add_former_run(owner: Owner) -> tuple[str, ...]:
+    """The fenced runs, with that of this owner."""
+    if not owner.run_id or owner.run_id in owner.former_runs:
+        return owner.former_runs
+    return (*owner.former_runs, owner.run_id)[-FORMER_RUNS_MAX:]
+
+
+def taken_over(former: Owner, new_owner: Owner, *, now_ms: int, reason: str) -> Owner:
+    """The new owner. Floors go with the run that they refuse: its tickets are unusable."""
+    is_same = new_owner.run_id == former.run_id
+    return replace(
+        new_owner,
+        former_runs=former.former_runs if is_same else add_former_run(former),
+        batches=former.batches,
+        forgotten=former.forgotten,
+        floors=former.floors if is_same else {},
+        unknown=former.unknown,
+        fenced=Fenced(by=new_owner.describe(), at_ms=now_ms, reason=reason),
+        since_ms=now_ms,
+    )

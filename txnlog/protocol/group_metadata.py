@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from txnlog.errors import CorruptLogError
+from txnlog.errors import RESTORE_ALL, CorruptLogError
 from txnlog.protocol.decoding import Int64, PartitionNumber, to_int64
 from txnlog.protocol.extensible import Codec, Extensible, ExtensibleArray
 from txnlog.protocol.metadata import Holder
@@ -149,7 +149,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
             raise CorruptLogError(
                 f"{source}: the row of group {values.get('group_id')!r} cannot be read "
                 f"({type(error).__name__}: {error}). It was written by a newer txnlog or is "
-                "damaged; upgrade, or restore the table.",
+                f"damaged. Upgrade. Else: {RESTORE_ALL}",
                 file=source,
             ) from error
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from txnlog.errors import CorruptLogError
+from txnlog.errors import RESTORE_ALL, CorruptLogError
 from txnlog.protocol.decoding import Int64
 from txnlog.protocol.extensible import Codec, Extensible
 from txnlog.protocol.sightings import Sighting
@@ -105,7 +105,7 @@ def decode_lease(value: str, *, source: str) -> Lease:
     except (KeyError, ValueError, TypeError, msgspec.MsgspecError) as error:
         raise CorruptLogError(
             f"{source}: the lease {value[:200]!r} cannot be read ({error}). It was written by a "
-            "newer txnlog or is damaged; upgrade, or restore the table.",
+            f"newer txnlog or is damaged. Upgrade. Else: {RESTORE_ALL}",
             file=source,
         ) from error
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from txnlog.errors import CorruptLogError, IllegalGenerationError
+from txnlog.errors import RESTORE_ALL, CorruptLogError, IllegalGenerationError
 from txnlog.protocol.decoding import Int64, Natural, PartitionNumber, to_int64
 from txnlog.protocol.extensible import Codec, Extensible
 from txnlog.protocol.states import TransactionState
@@ -234,11 +234,6 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
         return ProducerIdAndEpoch(self.producer_id, self.txn_epoch)
 
     @property
-    def following(self) -> ProducerIdAndEpoch:
-        """The name of the first transaction that may be decided after that one."""
-        return ProducerIdAndEpoch(self.producer_id, self.txn_epoch + 1)
-
-    @property
     def moves(self) -> tuple[GroupTicket, ...]:
         """The offsets that a decided commit moves; none otherwise."""
         is_commit = self.state is TransactionState.PREPARE_COMMIT
@@ -299,7 +294,7 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
             raise CorruptLogError(
                 f"{source}: the transaction state row {values.get('transactional_id')!r} cannot "
                 f"be read ({type(error).__name__}: {error}). It was written by a newer txnlog or "
-                "is damaged; upgrade, or restore the table.",
+                f"is damaged. Upgrade. Else: {RESTORE_ALL}",
                 file=source,
             ) from error
 

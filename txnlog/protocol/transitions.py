@@ -20,6 +20,7 @@ from txnlog.errors import (
     InvalidTxnTimeoutError,
 )
 from txnlog.protocol.fencing import (
+    add_former_run,
     check_holder,
     check_manifest,
     check_markers,
@@ -29,9 +30,9 @@ from txnlog.protocol.fencing import (
     fenced,
     refuse_former,
     refuse_prepared,
+    taken_over,
 )
 from txnlog.protocol.metadata import (
-    FORMER_RUNS_MAX,
     Fenced,
     GroupTicket,
     Holder,
@@ -85,11 +86,9 @@ def prepare_init(
     it and repeats the request. So a former owner that decides one transaction after the other
     delays nobody. With `keep_prepared` one that its client has prepared is kept under its
     txn_epoch, and only the owner and the producer epoch change (KIP-939). Without `take_over` the
-    row must be missing, or owned by this run. `markers` of the row's producer id as in
-    `check_markers`, where the tables that will be written are known.
-    Raises ProducerFencedError if this run has been fenced, ConcurrentTransactionsError if a
-    decided transaction of its own, or of a batch write, must be finished first, LogGapError if
-    tables have the marker of a later transaction than the row's.
+    row must be missing, or owned by this run. `markers` are those of tables that will be written.
+    Raises ProducerFencedError if this run has been fenced, ConcurrentTransactionsError if a decided
+    transaction of its own, or of a batch write, must be finished first, and as `check_markers`.
     """
     if not transactional_id:
         raise InvalidProducerIdMappingError("transactional.id is empty; give the producer a name.")
@@ -128,8 +127,8 @@ def prepare_init(
     if is_own and (row.state.is_idle or kept):
         return Done(row)
     # Before the epoch is raised: else a client that restarts would get past these markers.
-    check_markers(transactional_id, row.following, markers)
-    new_owner = _taken_over(row.owner, owner, now_ms=now_ms, reason="taken over by a newer start")
+    check_markers(transactional_id, (row.producer_id, row.txn_epoch + 1), markers)
+    new_owner = taken_over(row.owner, owner, now_ms=now_ms, reason="taken over by a newer start")
     if row.state.is_prepared:
         return _beside_decision(row, now_ms, owner=new_owner, timeout_ms=timeout_ms)
     operation, state = "INIT PRODUCER ID", TransactionState.EMPTY
@@ -155,9 +154,9 @@ def prepare_add_partitions(
     """AddPartitionsToTxn: start an Ongoing transaction, or add partitions to it (R29, R30).
 
     `tickets` are those of offsets sent so far. `manifest` turns it into a prepared two-phase
-    transaction, which never times out: so its tables' `markers` are checked here. Raises
-    InvalidTxnStateError for additions to one that is prepared already, IllegalGenerationError for a
-    ticket below its floor, LogGapError as `check_markers`.
+    transaction, which never times out: it checks the `markers`, too. Raises InvalidTxnStateError
+    for additions to one that is prepared already, IllegalGenerationError for a ticket below its
+    floor, and as `check_markers`.
     """
     row = check_holder(row, holder)
     refuse_prepared(row)
@@ -181,8 +180,7 @@ def prepare_add_partitions(
             state=row.state.name,
         )
     check_tickets(row, pending.tickets)
-    transaction = ProducerIdAndEpoch(row.producer_id, row.producer_epoch)
-    check_markers(row.transactional_id, transaction, markers)
+    check_markers(row.transactional_id, (row.producer_id, row.producer_epoch), markers)
     return _transition(
         row,
         "ADD PARTITIONS TO TXN",
@@ -215,10 +213,8 @@ def prepare_end(
     `txn_epoch` is given if it is not the holder's, for a transaction prepared by a former owner.
     `follows` is the holder's transaction before, whose topics' markers it has seen land: its
     COMPLETE and this decision are one write. Unless it `has_moved` that one's offsets, this one
-    must supersede them (D130). `markers` as in `check_markers`, for a commit.
-    Raises InvalidTxnStateError for the opposite of the decision, or for other batches,
-    ProducerFencedError or InvalidProducerEpochError for a fenced producer, LogGapError as
-    `check_markers`.
+    must supersede them (D130). `markers` are of all tables that a commit will write. Raises as
+    `check_holder` and `check_markers`; InvalidTxnStateError for the opposite or for other batches.
     """
     ending = holder.producer_epoch if txn_epoch is None else txn_epoch
     if row is not None and row.transaction == (holder.producer_id, ending):
@@ -243,11 +239,8 @@ def prepare_end(
     else:
         check_manifest(row, manifest)
     if result is TransactionResult.COMMIT:
-        if not row.pending.prepared_by_client:
-            check_tickets(row, pending.tickets)
-        transaction = ProducerIdAndEpoch(row.producer_id, ending)
-        check_markers(row.transactional_id, transaction, markers)
-    owner = row.owner if batch is None else remember_batch(row.owner, *batch)
+        check_tickets(row, () if row.pending.prepared_by_client else pending.tickets)
+        check_markers(row.transactional_id, (row.producer_id, ending), markers)
     decided = _transition(
         row,
         result.prepared.name,
@@ -255,7 +248,7 @@ def prepare_end(
         now_ms,
         txn_epoch=ending,
         pending=pending,
-        owner=owner,
+        owner=row.owner if batch is None else remember_batch(row.owner, *batch),
         partitions=row.partitions if ongoing else (),
         started_ms=row.started_ms if ongoing else now_ms,
     )
@@ -289,13 +282,10 @@ def prepare_one_off_commit(
     markers: Mapping[str, int] = {},
     now_ms: int,
 ) -> Transition | Done:
-    """PREPARE_COMMIT of an id used once (a batch write): its first row is decided.
-
-    Raises LogGapError as `check_markers`.
-    """
+    """PREPARE_COMMIT of an id used once (a batch write): its first row is decided."""
     if row is not None:
         return Done(row)
-    check_markers(transactional_id, ProducerIdAndEpoch(producer_id, 0), markers)
+    check_markers(transactional_id, (producer_id, 0), markers)
     if manifest.tickets:
         raise InvalidTxnStateError(
             f"A batch write carries no offsets of groups: {transactional_id!r} is used once.",
@@ -400,7 +390,7 @@ def prepare_fence(
         return Done(row)
     owner = replace(
         row.owner,
-        former_runs=_add_former_run(row.owner),
+        former_runs=add_former_run(row.owner),
         fenced=Fenced(by=by, at_ms=now_ms, reason=reason),
     )
     found, row = row, replace(row, producer_epoch=above_epoch)
@@ -450,24 +440,3 @@ def _beside_decision(row: TransactionMetadata, now_ms: int, **changes: object) -
     epoch = row.producer_epoch + 1
     raised = replace(row, producer_epoch=epoch, updated_ms=now_ms, **changes)
     return Transition(operation="FENCE", previous=row, next=raised)
-
-
-def _add_former_run(owner: Owner) -> tuple[str, ...]:
-    if not owner.run_id or owner.run_id in owner.former_runs:
-        return owner.former_runs
-    return (*owner.former_runs, owner.run_id)[-FORMER_RUNS_MAX:]
-
-
-def _taken_over(former: Owner, new_owner: Owner, *, now_ms: int, reason: str) -> Owner:
-    """Floors go with the run that they refuse: its tickets are nobody's any more."""
-    is_same = new_owner.run_id == former.run_id
-    return replace(
-        new_owner,
-        former_runs=former.former_runs if is_same else _add_former_run(former),
-        batches=former.batches,
-        forgotten=former.forgotten,
-        floors=former.floors if is_same else {},
-        unknown=former.unknown,
-        fenced=Fenced(by=new_owner.describe(), at_ms=now_ms, reason=reason),
-        since_ms=now_ms,
-    )

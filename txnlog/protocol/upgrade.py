@@ -37,7 +37,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from txnlog.errors import CorruptLogError, UnsupportedProtocolError
+from txnlog.errors import RESTORE_ALL, CorruptLogError, UnsupportedProtocolError
 from txnlog.protocol.decoding import Int64, PartitionNumber
 from txnlog.protocol.extensible import Codec, Extensible
 from txnlog.protocol.group_metadata import (
@@ -90,7 +90,7 @@ class OldGroup(Group, frozen=True, kw_only=True):
         except (KeyError, ValueError, TypeError, msgspec.MsgspecError) as error:
             raise CorruptLogError(
                 f"{source}: the pending entries of group {values.get('group_id')!r} cannot be "
-                f"read ({type(error).__name__}: {error}). Restore the table.",
+                f"read ({type(error).__name__}: {error}). {RESTORE_ALL}",
                 file=source,
             ) from error
         others = {name: value for name, value in values.items() if name != "pending"}

@@ -346,7 +346,8 @@ class VerifyPass:
         by_producer = {row.producer_id: row for row in after.values()}
         topics, findings = self._topics, self.findings
         across.check_ended(self._decided, before, topics, txns, findings)
-        memories = {name: facts.txns for name, facts in (*topics.items(), *self._offsets.items())}
+        memories = {name: facts.txns for name, facts in topics.items()}
+        memories |= {table: shard.txns for table, shard in self._offsets.items()}
         across.check_rows_behind(memories, topics.values(), by_producer, findings, shard_of)
         if is_complete:
             across.check_hanging(topics.values(), by_producer, findings)

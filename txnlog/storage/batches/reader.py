@@ -17,7 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
 
-from txnlog.errors import CorruptLogError, ObjectNotFoundError, StorageError, TxnLogError
+from txnlog.errors import (
+    RESTORE_FILE,
+    CorruptLogError,
+    ObjectNotFoundError,
+    StorageError,
+    TxnLogError,
+)
 from txnlog.process.arrow_arrays import number_array
 from txnlog.storage.batches import small_batch_reader
 from txnlog.storage.batches.record_lists import RecordLists
@@ -154,8 +160,8 @@ def _damage_named(store: ObjectStore, path: str) -> Iterator[None]:
         raise ObjectNotFoundError(
             f"Data file {path} is not in {store.url}. Retention or vacuum may have removed it "
             "since this read was planned: start the query again, or create the DataFrame again (a "
-            "consumer continues by itself). If the file is still missing then, restore it from a "
-            "backup or another copy.",
+            "consumer continues by itself). If the file is still missing then: "
+            f"{RESTORE_FILE}",
             file=path,
         ) from error
     except TxnLogError:
@@ -171,8 +177,8 @@ def _damage_named(store: ObjectStore, path: str) -> Iterator[None]:
             str(error) if isinstance(error, _KNOWN_DAMAGE) else f"{type(error).__name__}: {error}"
         )
         raise CorruptLogError(
-            f"Data file {path} in {store.url} is damaged: {what}. Restore it from a backup or "
-            "another copy; no record of it was skipped.",
+            f"Data file {path} in {store.url} is damaged: {what}. No record of it was "
+            f"skipped. {RESTORE_FILE}",
             file=path,
         ) from error
 

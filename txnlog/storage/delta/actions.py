@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from txnlog.errors import CorruptLogError, RecordTooLargeError
+from txnlog.errors import RESTORE_FILE, CorruptLogError, RecordTooLargeError
 from txnlog.process.version import VERSION
 from txnlog.protocol.decoding import Int64, Natural, NestingError, nesting_error
 
@@ -212,7 +212,7 @@ def _decode_lines(data: bytes, source: str) -> list[Line]:
 
 def _corrupt(source: str, why: str) -> CorruptLogError:
     return CorruptLogError(
-        f"{source}: this commit is truncated or garbled ({why}). Restore the file from a backup; "
-        "nothing after it can be read without it.",
+        f"{source}: this commit is truncated or garbled ({why}). Nothing after it can "
+        f"be read without it. {RESTORE_FILE}",
         file=source,
     )

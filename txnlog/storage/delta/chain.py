@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txnlog.errors import CorruptLogError, LogGapError, ObjectNotFoundError
+from txnlog.errors import RESTORE_ALL, CorruptLogError, LogGapError, ObjectNotFoundError
 from txnlog.storage.delta.actions import Commit, digest_of
 from txnlog.storage.delta.log_files import checkpoint_path, commit_path
 from txnlog.storage.store.objects import ObjectStore
@@ -37,13 +37,13 @@ def _broken(store: ObjectStore, table: str, version: int, digest: str) -> Corrup
         return CorruptLogError(
             f"{store.url}/{before}: this commit is gone or was replaced after processes had read "
             f"it: version {version} does not follow it. An older copy was restored, or it was lost "
-            "and another commit written in its place. Restore the log from one backup, whole.",
+            f"and another commit written in its place. Stop all clients. {RESTORE_ALL}",
             file=before,
         )
     return CorruptLogError(
         f"{store.url}/{after}: this commit does not follow version {version - 1}, which is there. "
         "It belongs to another log or to another copy of this one, or a version before it was lost "
-        "and written again. Restore the log from one backup, whole.",
+        f"and written again. Stop all clients. {RESTORE_ALL}",
         file=after,
     )
 
@@ -64,7 +64,7 @@ def check_checkpoint(
             path = commit_path(table, version)
             raise LogGapError(
                 f"{store.url}/{path}: the newest commit is missing, though there is a checkpoint "
-                "of it. Later ones may be missing, too. Restore the log from a backup, whole.",
+                f"of it. Later ones may be missing, too. Stop all clients. {RESTORE_ALL}",
                 file=path,
             )
         return
@@ -72,7 +72,7 @@ def check_checkpoint(
         path = checkpoint_path(table, version)
         raise CorruptLogError(
             f"{store.url}/{path}: this checkpoint was not made from the commit of its version that "
-            "is in the log: one of the two was restored from another time or place. Restore the "
-            "log from one backup, whole.",
+            "is in the log: one of the two was restored from another time or place. Stop all "
+            f"clients. {RESTORE_ALL}",
             file=path,
         )

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from txnlog.errors import CorruptLogError, LogGapError
+from txnlog.errors import RESTORE_ALL, RESTORE_FILE, CorruptLogError, LogGapError
 from txnlog.process.arrow_arrays import number_array
 from txnlog.protocol.txn_memory import is_horizon
 from txnlog.storage.delta.actions import (
@@ -135,7 +135,7 @@ def first_intact(
     if files.commits and files.commits[0] != 0:
         raise first or LogGapError(
             f"{store.url}/{files.table}/_delta_log: the first commit is {files.commits[0]} and "
-            "there is no checkpoint. Restore the missing files.",
+            f"there is no checkpoint: files are missing. {RESTORE_ALL}",
             file=commit_path(files.table, 0),
         )
     if first is not None and not files.commits:
@@ -175,7 +175,7 @@ def damaged(store: ObjectStore, path: str, why: str) -> CorruptLogError:
     """The error for the checkpoint at `path`."""
     return CorruptLogError(
         f"{store.url}/{path}: this checkpoint is truncated or garbled ({why}). Delete it if an "
-        "older checkpoint and all commits after that are there, else restore it.",
+        f"older checkpoint and all commits after that are there. Else: {RESTORE_FILE}",
         file=path,
     )
 

@@ -8,7 +8,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from txnlog.errors import CorruptLogError, ObjectNotFoundError, StorageError, TxnLogError
+from txnlog.errors import (
+    RESTORE_ALL,
+    CorruptLogError,
+    ObjectNotFoundError,
+    StorageError,
+    TxnLogError,
+)
 from txnlog.storage.delta.actions import Commit, decode_commit
 from txnlog.storage.delta.chain import check_chain
 from txnlog.storage.delta.checkpoint_computation import compute_checkpoint
@@ -239,6 +245,6 @@ def _fault(
     return CorruptLogError(
         f"{store.url}/{path}: no checkpoint can be made of the commits from this one to version "
         f"{commits[-1].version} ({type(error).__name__}: {error}). One of them was not written by "
-        "txnlog, or is damaged; restore the log from a backup.",
+        f"txnlog, or is damaged. {RESTORE_ALL}",
         file=path,
     )

@@ -23,6 +23,8 @@ from typing import Protocol as Interface
 import msgspec
 
 from txnlog.errors import (
+    RESTORE_ALL,
+    RESTORE_FILE,
     CorruptLogError,
     ForeignTableError,
     InvalidCommitError,
@@ -376,8 +378,8 @@ class DeltaLog:
                 return
         raise LogGapError(
             f"{self.store.url}/{self.path}/_delta_log: files that were listed could not be read "
-            f"in {_OPENS_MAX} tries; commits after the newest checkpoint are missing. Restore "
-            "them from a backup.",
+            f"in {_OPENS_MAX} tries; commits after the newest checkpoint are missing. "
+            f"{RESTORE_ALL}",
             file=f"{self.path}/_delta_log",
         )
 
@@ -388,7 +390,7 @@ class DeltaLog:
             self.store.check_folder(f"{self.path}/_delta_log")
             raise LogGapError(
                 f"{self.store.url}/{self.path}/_delta_log: no file of this log is left, and "
-                f"version {self.version} was there. Restore the folder from a backup.",
+                f"version {self.version} was there. {RESTORE_ALL}",
                 file=f"{self.path}/_delta_log",
             )
         files, checkpoint, commits = self._read_files(files)
@@ -437,7 +439,7 @@ class DeltaLog:
         if version >= 0 and (not commits or commits[-1].version < version):
             raise LogGapError(
                 f"{self.store.url}/{path}: this commit was read before and is gone, and the log "
-                "ends before it. Restore it from a backup. If the table was created again on "
+                f"ends before it. {RESTORE_ALL} If the table was created again on "
                 "purpose, restart this process.",
                 file=path,
             )
@@ -447,7 +449,7 @@ class DeltaLog:
                 raise CorruptLogError(
                     f"{self.store.url}/{path}: this commit differs from the one this process read "
                     "there before: an older copy was restored, or it was lost and written again. "
-                    "Restore the log from one backup, whole. If the table was created again on "
+                    f"{RESTORE_ALL} If the table was created again on "
                     "purpose, restart this process.",
                     file=path,
                 )
@@ -474,7 +476,7 @@ class DeltaLog:
                 if (again.newest_checkpoint or -1) < int(missing[-25:-5]):
                     raise LogGapError(
                         f"{self.store.url}/{missing}: this commit is missing in the middle of the "
-                        "log. Restore it from a backup.",
+                        f"log. {RESTORE_FILE}",
                         file=missing,
                     ) from error
             raise
@@ -507,7 +509,7 @@ class DeltaLog:
             raise CorruptLogError(
                 f"{self.store.url}/{commit_path(self.path, commit.version)}: this version cannot "
                 f"be parsed ({type(error).__name__}: {error}). It was not written by txnlog, "
-                "or is damaged; restore the file from a backup.",
+                f"or is damaged. {RESTORE_FILE}",
                 file=commit_path(self.path, commit.version),
             ) from error
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from txnlog.errors import CorruptLogError, LogGapError, ObjectNotFoundError
+from txnlog.errors import RESTORE_ALL, CorruptLogError, LogGapError, ObjectNotFoundError
 from txnlog.protocol.decoding import INT64_MAX, Natural
 from txnlog.storage.store.objects import ObjectMeta, ObjectStore
 
@@ -70,8 +70,8 @@ def _check_holes(files: LogFiles, store: ObjectStore, since: int | None) -> None
             missing = commit_path(files.table, before + 1)
             raise LogGapError(
                 f"{store.url}/{missing}: this commit and those after it are missing, and "
-                f"{commit_path(files.table, version)} is there. Restore the missing ones from a "
-                "backup; if that file was put there by mistake, remove it.",
+                f"{commit_path(files.table, version)} is there. If that file was put "
+                f"there by mistake, remove it. Else: {RESTORE_ALL}",
                 file=commit_path(files.table, version),
             )
         before = version if before is None else max(before, version)

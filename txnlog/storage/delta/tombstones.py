@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txnlog.errors import LogGapError, ObjectNotFoundError
+from txnlog.errors import RESTORE_ALL, LogGapError, ObjectNotFoundError
 from txnlog.process.clock import backoff_ms
 from txnlog.storage.delta import checkpoint_file, log_files
 from txnlog.storage.delta.actions import Remove, decode_commit
@@ -28,7 +28,7 @@ def read_tombstones(store: ObjectStore, table: str, *, version: int) -> dict[str
             store.clock.sleep_ms(backoff_ms(attempt + 3))
     raise LogGapError(
         f"{store.url}/{table}/_delta_log: files that were listed could not be read in "
-        f"{_TRIES_MAX} tries. Restore them from a backup.",
+        f"{_TRIES_MAX} tries. {RESTORE_ALL}",
         file=f"{table}/_delta_log",
     )
 

@@ -11,6 +11,8 @@ from typing import Any
 from obstore import exceptions as obstore_exceptions
 
 from txnlog.errors import (
+    RESTORE_ALL,
+    RESTORE_FILE,
     BucketNotFoundError,
     CorruptLogError,
     FolderNotFoundError,
@@ -200,8 +202,8 @@ def folder_gone(where: str, path: str) -> FolderNotFoundError:
     """The error for a missing folder `where`."""
     return FolderNotFoundError(
         f"{where}: this folder is not there; nothing was written. Its file system is not mounted, "
-        "or the folder was removed. Mount it, or restore the folder from a backup; the work then "
-        "continues by itself.",
+        "or the folder was removed. Mount it, and the work continues by itself. If it is "
+        f"lost: {RESTORE_ALL}",
         path=path,
     )
 
@@ -314,8 +316,8 @@ def _unlike_ours(error: Exception, url: str, path: str) -> CorruptLogError:
     else:
         what = f"it has {error} bytes, and no such file has more than {WHOLE_BYTES_MAX}"
     return CorruptLogError(
-        f"{url}/{path}: {what}. It was not written by txnlog, or is damaged. Remove it, and "
-        "restore the file from a backup if there was one.",
+        f"{url}/{path}: {what}. It was not written by txnlog, or is damaged. Remove it. If "
+        f"one of txnlog was there: {RESTORE_FILE}",
         file=path,
     )
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from txnlog.errors import (
+    RESTORE_ALL,
     ConfigError,
     LogGapError,
     UnsupportedProtocolError,
@@ -239,8 +240,8 @@ class ClusterLog:
         elif not exists():
             raise LogGapError(
                 f"{self._store.url}/{table}: this table was created, and has no commits any more. "
-                "The transactional ids or consumer groups in it are lost. Stop all clients, and "
-                "restore the folder from a backup, whole.",
+                "The transactional ids or consumer groups in it are lost. Stop all clients. "
+                f"{RESTORE_ALL}",
                 file=table,
             )
 

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from txnlog.errors import (
+    RESTORE_ALL,
     CorruptLogError,
     FolderNotFoundError,
     InvalidPartitionsError,
@@ -133,7 +134,8 @@ class TopicView(TopicState):
             raise CorruptLogError(
                 f"{commit_path(self._source, version)}: this is the log of {found} (cluster/topic),"
                 f" and here is {self._home}: the folder was copied, moved or restored from "
-                "elsewhere. Stop all clients, and bring the topic's own folder back, whole.",
+                "elsewhere. Stop all clients. Bring the topic's own folder back, or: "
+                f"{RESTORE_ALL}",
                 file=commit_path(self._source, version),
             )
 
@@ -229,8 +231,8 @@ class TopicLog:
         if not self.log.exists:
             raise FolderNotFoundError(
                 f"Topic {self.name!r} has no log at {self.store.url}: its folder was removed or "
-                "is not mounted. Nothing was written. Restore or mount it, and the work continues "
-                "by itself; or delete the topic, with its records, by force.",
+                "is not mounted. Nothing was written. Mount it, and the work continues by itself. "
+                f"If it is lost: {RESTORE_ALL} Or delete the topic, with its records, by force.",
                 topic=self.name,
             )
         return self.view
@@ -284,7 +286,7 @@ class TopicLog:
             raise LogGapError(
                 f"{self.store.url}/{self.path}: this folder holds {left!r}, and no log: the log of "
                 f"topic {self.name!r} is lost, or the folder is not of txnlog. Nothing was "
-                "created. Restore its _delta_log from a backup; or delete the topic by force "
+                f"created. {RESTORE_ALL} Or delete the topic by force "
                 "(delete_topics(..., force=True), `txnlog topics delete --force`), and create it "
                 "again without its former records. If the folder is of another tool, move it, or "
                 "choose another name.",
