@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from txnlog.text import shell_word
+
 FINDINGS_PER_KIND_MAX = 100
 """Maximum number of findings of one kind in one table; further ones are only counted."""
 
@@ -82,7 +84,7 @@ _K = FindingKind
 _RESTORE_LOG = "Restore the file from a backup or a replica of the root."
 _RESTORE_DATA = (
     "Restore the file from a backup. Without one, `topics delete-records` past it lets readers "
-    "continue; its records are lost."
+    "continue, and housekeeping removes it; its records, and all before them, are lost."
 )
 _KEEP = "Stop the writers, keep a copy of the table, restore its log from a backup."
 
@@ -282,8 +284,9 @@ KINDS: Mapping[FindingKind, KindText] = {
 class Finding:
     """One damage. `file` is relative to the root; -1 and "" where a field does not apply.
 
-    `subject` is a transactional.id, a group or a producer. Findings of two passes are the same
-    damage if their `key` is equal.
+    `subject` is a transactional.id, a group or a producer. The damage is at `offset` to
+    `last_offset`, which hold `records`. `command` is one to paste, without options of the root,
+    where one ends the damage. Findings of two passes are the same damage if their `key` is equal.
     """
 
     kind: FindingKind
@@ -293,7 +296,10 @@ class Finding:
     version: int = -1
     partition: int = -1
     offset: int = -1
+    last_offset: int = -1
+    records: int = -1
     subject: str = ""
+    command: str = ""
 
     @property
     def severity(self) -> Severity:
@@ -310,6 +316,11 @@ class Finding:
             self.kind, self.table, self.file, self.version, self.partition, self.offset,
             self.subject,
         )  # fmt: skip
+
+
+def delete_records_command(topic: str, partition: int, offset: int) -> str:
+    """Moves the log start past damaged data: with it go all records before."""
+    return f"txnlog topics delete-records -t {shell_word(topic)} -p {partition} --offset {offset}"
 
 
 class Findings:
