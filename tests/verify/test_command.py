@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,74 @@ def test_damage_ends_with_1_and_advice(root: str) -> None:
     assert finding["file"] == f"{ORDERS}/{path.name}"
     assert finding["severity"] == "error"
     assert finding["advice"]
+
+
+FILE_DAMAGES = ("data file deleted", "data file halved", "data file replaced by another topic's")
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("name", FILE_DAMAGES)
+def test_a_damaged_file_is_one_row_with_its_offsets(root: str, name: str, deep: bool) -> None:
+    """The listing and the bytes are two checks of one file: an operator counts losses by rows."""
+    add = batches(root, ORDERS, 0)[3]
+    values = add.partition_values
+    first, last = int(values["base_offset"] or 0), int(values["last_offset"] or 0)
+    next(damage for damage in DAMAGES if damage.name == name).plant(root)
+    result = run(root, *(["--deep"] if deep else []))
+    row, _, advice, command, *_ = result.stdout.splitlines()[1:]
+    where = f"{ORDERS}/{add.path}, partition 0, offsets {first}..{last}, 1 records"
+    assert where in row
+    assert advice.startswith("file ")
+    paste = f"topics delete-records -t {ORDERS} -p 0 --offset {last + 1}"
+    assert command == f"    txnlog --root {root} {paste}"
+    assert "1 errors, 0 warnings." in result.stdout
+    [told] = json.loads(run(root, "--output", "json").stdout)["findings"]
+    assert (told["offset"], told["lastOffset"], told["records"]) == (first, last, 1)
+    assert told["command"] == f"txnlog {paste}"
+
+
+def test_a_hanging_transaction_is_one_row(root: str) -> None:
+    """It has a batch in each partition; one command ends it."""
+    next(damage for damage in DAMAGES if damage.name == "newest commit deleted").plant(root)
+    [found] = [
+        finding
+        for finding in verified(root).findings
+        if finding.kind is FindingKind.HANGING_TRANSACTION
+    ]
+    assert "2 undecided batches of producer" in found.what
+    assert ": offsets of partition 0 31..31, partition 1 " in found.what
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "data file deleted",
+        "data file zeroed",
+        "batch removed in the middle",
+        "hanging transaction",
+        "offset beyond the end",
+        "offset of a deleted topic",
+        "offset of no topic",
+        "offset of no partition",
+    ],
+)
+def test_pasted_command_ends_the_damage(root: str, name: str) -> None:
+    """A command that was never run may fail, or end something else.
+
+    Housekeeping removes the files below the log start.
+    """
+    damage = next(damage for damage in DAMAGES if damage.name == name)
+    damage.plant(root)
+    before = verified(root, deep=damage.deep).findings
+    commands = [finding.command for finding in before if finding.kind in damage.kinds]
+    for command in commands:
+        program, *words = shlex.split(command)
+        result = CliRunner().invoke(app, ["--root", root, *words])
+        assert (program, result.exit_code) == ("txnlog", 0), result.output
+    assert CliRunner().invoke(app, ["--root", root, "housekeeping", "--once"]).exit_code == 0
+    left = {finding.kind for finding in verified(root, deep=damage.deep).findings}
+    assert commands
+    assert not left & set(damage.kinds)
 
 
 def test_warnings_alone_end_with_0(root: str) -> None:

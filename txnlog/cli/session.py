@@ -18,7 +18,7 @@ import typer
 
 from txnlog.cli.times import format_time
 from txnlog.errors import NonEmptyGroupError, TxnLogError
-from txnlog.text import json_text, printable
+from txnlog.text import json_text, printable, shell_word
 
 if TYPE_CHECKING:
     # The clients, pyarrow and rich are imported where they are used: --version, and completion
@@ -76,6 +76,12 @@ class Session:
     @property
     def is_json(self) -> bool:
         return self.output is Output.JSON
+
+    def pasted(self, command: str) -> str:
+        """A command `txnlog ...` for the root of this one, where the environment names another."""
+        if not self.root or self.root == os.environ.get("TXNLOG_ROOT"):
+            return command
+        return f"txnlog --root {shell_word(self.root)} {command.partition(' ')[2]}"
 
     def watch(self, every_s: float | None, show: Callable[[], None]) -> None:
         """Call `show` once, or again and again until Ctrl-C or SIGTERM.

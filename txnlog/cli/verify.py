@@ -130,19 +130,24 @@ def _show(session: Session, found: Verification) -> None:
 def _advise(session: Session, findings: list[Finding]) -> None:
     session.say("")
     for kind in dict.fromkeys(finding.kind for finding in findings):
-        advice = next(finding.advice for finding in findings if finding.kind is kind)
-        session.say(f"{kind.value}: {advice}")
+        alike = [finding for finding in findings if finding.kind is kind]
+        session.say(f"{kind.value}: {alike[0].advice}")
+        for command in dict.fromkeys(finding.command for finding in alike if finding.command):
+            session.say(f"    {session.pasted(command)}")
     session.say("")
 
 
 def _where(finding: Finding) -> str:
     """The most specific location of a finding."""
-    if finding.file:
-        return finding.file
-    parts = [finding.subject] if finding.subject else []
+    place = finding.file or finding.subject
+    parts = [place] if place else []
     if finding.partition >= 0:
         parts.append(f"partition {finding.partition}")
-    if finding.version >= 0:
+    if finding.last_offset >= 0:
+        parts.append(f"offsets {finding.offset}..{finding.last_offset}")
+    if finding.records >= 0:
+        parts.append(f"{finding.records} records")
+    if finding.version >= 0 and not finding.file:
         parts.append(f"version {finding.version}")
     return ", ".join(parts) or "-"
 
@@ -156,9 +161,12 @@ def _entry(finding: Finding) -> dict[str, Any]:
         "version": _none_if_negative(finding.version),
         "partition": _none_if_negative(finding.partition),
         "offset": _none_if_negative(finding.offset),
+        "lastOffset": _none_if_negative(finding.last_offset),
+        "records": _none_if_negative(finding.records),
         "subject": finding.subject or None,
         "found": finding.what,
         "advice": finding.advice,
+        "command": finding.command or None,
     }
 
 

@@ -15,7 +15,7 @@ from txnlog.errors import CorruptLogError, ObjectNotFoundError
 from txnlog.protocol.batches import decode_stats
 from txnlog.protocol.verification.data_files import RecordCheck, check_files
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
-from txnlog.protocol.verification.headers import Batches
+from txnlog.protocol.verification.headers import Batches, batch_finding
 from txnlog.protocol.verification.replay import TableState
 from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.store.objects import ObjectStore
@@ -44,16 +44,28 @@ def check_listing(
     findings: Findings,
     *,
     missing: FindingKind,
+    batches: Batches | None = None,
     since_ms: int | None = None,
-) -> None:
-    """Check that every live file exists with its size. The log must be read before the listing."""
+) -> set[str]:
+    """Check that every live file exists with its size; returns the paths of those that do not.
+
+    The log must be read before the listing. `batches` are the headers of a topic.
+    """
     live = state.files
     if since_ms is not None:
         live = live.filter(pc.greater_equal(live.column("modification_time"), since_ms))
     if not len(live):
-        return
+        return set()
     names, sizes = list_data_files(store, table)
-    check_files(table, live, names=names, sizes=sizes, missing=missing, findings=findings)
+    return check_files(
+        table,
+        live,
+        names=names,
+        sizes=sizes,
+        missing=missing,
+        findings=findings,
+        batches=batches,
+    )
 
 
 def read_deep(
@@ -64,12 +76,15 @@ def read_deep(
     *,
     since_ms: int | None = None,
     only: Collection[str] | None = None,
+    reported: Collection[str] = (),
     tick: Callable[[int], None] = lambda count: None,
 ) -> int:
-    """Read data files completely; returns their number. `only`: paths to read, below the root."""
+    """Read data files completely; returns their number. `only`: paths to read, below the root;
+    `reported`: paths below the table that `check_listing` has found damaged.
+    """
     done = 0
     with ThreadPoolExecutor(THREADS) as pool:
-        for paths in _wanted(table, batches, since_ms, only):
+        for paths in _wanted(table, batches, since_ms, only, reported):
             for finding in pool.map(lambda at: _read_one(store, table, batches, at), paths):
                 if finding is not None:
                     findings.add(finding)
@@ -79,14 +94,19 @@ def read_deep(
 
 
 def _wanted(
-    table: str, batches: Batches, since_ms: int | None, only: Collection[str] | None
+    table: str,
+    batches: Batches,
+    since_ms: int | None,
+    only: Collection[str] | None,
+    reported: Collection[str],
 ) -> Iterator[list[int]]:
     """Places of the batches to read, up to FILES_AT_ONCE at a time."""
     some: list[int] = []
     for at in range(len(batches.partition)):
         if since_ms is not None and batches.modified_ms[at] < since_ms:
             continue
-        if only is not None and f"{table}/{batches.paths[at].as_py()}" not in only:
+        path = batches.paths[at].as_py()
+        if path in reported or (only is not None and f"{table}/{path}" not in only):
             continue
         some.append(at)
         if len(some) == FILES_AT_ONCE:
@@ -107,14 +127,7 @@ def _read_one(store: ObjectStore, table: str, batches: Batches, at: int) -> Find
         what, kind = error.message, FindingKind.FILE_DAMAGED
     if not what:
         return None
-    return Finding(
-        kind=kind,
-        table=table,
-        file=path,
-        partition=int(batches.partition[at]),
-        offset=int(batches.base_offset[at]),
-        what=what,
-    )
+    return batch_finding(kind, table, batches, at, what, is_lost=True)
 
 
 def _records_wrong(store: ObjectStore, path: str, batches: Batches, at: int) -> str:

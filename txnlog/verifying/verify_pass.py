@@ -301,12 +301,13 @@ class VerifyPass:
         self._topics[name] = check_topic(name, state, batches, config, self.findings)
         self.found.batches += len(batches.partition)
         since_ms = self._settings.since_ms
-        data_files.check_listing(
+        reported = data_files.check_listing(
             self._store,
             name,
             state,
             self.findings,
             missing=FindingKind.FILE_MISSING,
+            batches=batches,
             since_ms=since_ms,
         )
         if self._settings.deep:
@@ -317,6 +318,7 @@ class VerifyPass:
                 self.findings,
                 since_ms=since_ms,
                 only=self._suspects(),
+                reported=reported,
                 tick=lambda count: self._progress(name, self.found.tables, self._count, count),
             )
 

@@ -15,6 +15,7 @@ from txnlog.protocol.verification.findings import (
     FindingKind,
     Findings,
 )
+from txnlog.protocol.verification.headers import Batches, batch_finding
 
 
 def check_files(
@@ -25,23 +26,27 @@ def check_files(
     sizes: Any,
     missing: FindingKind,
     findings: Findings,
-) -> None:
-    """`live` has the columns path and size; `names` and `sizes` are Arrow arrays of the listing.
+    batches: Batches | None = None,
+) -> set[str]:
+    """Check live files against a listing; returns the paths below the table that are reported.
 
-    `missing` is the kind of a finding about a missing file.
+    `live` has the columns path and size; `names` and `sizes` are Arrow arrays of the listing.
+    `missing` is the kind of a finding about a missing file; `batches` are the headers of a topic.
     """
+
+    def add(kind: FindingKind, path: str, what: str) -> None:
+        at = -1 if batches is None else pc.index(batches.paths, path).as_py()
+        if batches is None or at < 0:
+            finding = Finding(kind=kind, table=table, file=f"{table}/{path}", what=what)
+        else:
+            finding = batch_finding(kind, table, batches, at, what, is_lost=True)
+        findings.add(finding)
+
     places = pc.index_in(live.column("path"), names)
     gone = live.filter(pc.is_null(places))
     findings.count_more(missing, table, len(gone) - FINDINGS_PER_KIND_MAX)
     for path in gone.column("path").slice(0, FINDINGS_PER_KIND_MAX).to_pylist():
-        findings.add(
-            Finding(
-                kind=missing,
-                table=table,
-                file=f"{table}/{path}",
-                what="the log names it, and it does not exist",
-            )
-        )
+        add(missing, path, "the log names it, and it does not exist")
     there = live.filter(pc.is_valid(places))
     found = sizes.take(places.drop_null().combine_chunks())
     differ = pc.not_equal(there.column("size"), pa.chunked_array([found]))
@@ -49,14 +54,8 @@ def check_files(
     kind = FindingKind.FILE_SIZE_WRONG
     findings.count_more(kind, table, len(wrong) - FINDINGS_PER_KIND_MAX)
     for row in wrong.slice(0, FINDINGS_PER_KIND_MAX).to_pylist():
-        findings.add(
-            Finding(
-                kind=kind,
-                table=table,
-                file=f"{table}/{row['path']}",
-                what=f"it has {row['found']} bytes, the log says {row['size']}",
-            )
-        )
+        add(kind, row["path"], f"it has {row['found']} bytes, the log says {row['size']}")
+    return {*gone.column("path").to_pylist(), *wrong.column("path").to_pylist()}
 
 
 class RecordCheck:

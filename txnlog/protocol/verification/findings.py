@@ -12,6 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from txnlog.errors import RESTORE_ALL, RESTORE_FILE
+from txnlog.text import shell_word
 
 FINDINGS_PER_KIND_MAX = 100
 """Maximum number of findings of one kind in one table; further ones are only counted."""
@@ -84,8 +85,8 @@ class KindText(NamedTuple):
 _E, _W = Severity.ERROR, Severity.WARNING
 _K = FindingKind
 _RESTORE_DATA = (
-    f"{RESTORE_FILE} Without any, `topics delete-records` past it lets readers continue; its "
-    "records are lost."
+    f"{RESTORE_FILE} Without any, `topics delete-records` past it lets readers continue, and "
+    "housekeeping removes it; its records, and all before them, are lost."
 )
 _KEEP = f"Stop the writers and keep a copy of the root. {RESTORE_ALL}"
 
@@ -301,8 +302,9 @@ KINDS: Mapping[FindingKind, KindText] = {
 class Finding:
     """One damage. `file` is relative to the root; -1 and "" where a field does not apply.
 
-    `subject` is a transactional.id, a group or a producer. Findings of two passes are the same
-    damage if their `key` is equal.
+    `subject` is a transactional.id, a group or a producer. The damage is at `offset` to
+    `last_offset`, which hold `records`. `command` is one to paste, without options of the root,
+    where one ends the damage. Findings of two passes are the same damage if their `key` is equal.
     """
 
     kind: FindingKind
@@ -312,7 +314,10 @@ class Finding:
     version: int = -1
     partition: int = -1
     offset: int = -1
+    last_offset: int = -1
+    records: int = -1
     subject: str = ""
+    command: str = ""
 
     @property
     def severity(self) -> Severity:
@@ -329,6 +334,11 @@ class Finding:
             self.kind, self.table, self.file, self.version, self.partition, self.offset,
             self.subject,
         )  # fmt: skip
+
+
+def delete_records_command(topic: str, partition: int, offset: int) -> str:
+    """Moves the log start past damaged data: with it go all records before."""
+    return f"txnlog topics delete-records -t {shell_word(topic)} -p {partition} --offset {offset}"
 
 
 class Findings:

@@ -15,6 +15,7 @@ from txnlog.protocol.verification.findings import (
     Finding,
     FindingKind,
     Findings,
+    delete_records_command,
 )
 from txnlog.protocol.verification.replay import TableState
 
@@ -100,6 +101,24 @@ def read_batches(table: str, state: TableState, findings: Findings) -> Batches:
     places = np.flatnonzero(readable)
     order = np.lexsort((found.base_offset[places], found.partition[places]))
     return found.take(places[order])
+
+
+def batch_finding(
+    kind: FindingKind, table: str, batches: Batches, at: int, what: str, *, is_lost: bool = False
+) -> Finding:
+    """A finding about the batch at a place; `is_lost`: its data file cannot be read."""
+    partition, last_offset = int(batches.partition[at]), int(batches.last_offset[at])
+    return Finding(
+        kind=kind,
+        table=table,
+        file=f"{table}/{batches.paths[at].as_py()}",
+        partition=partition,
+        offset=int(batches.base_offset[at]),
+        last_offset=last_offset,
+        records=int(batches.records[at]),
+        what=what,
+        command=delete_records_command(table, partition, last_offset + 1) if is_lost else "",
+    )
 
 
 def first_places(findings: Findings, kind: FindingKind, table: str, wrong: Bools) -> list[int]:

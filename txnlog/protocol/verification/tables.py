@@ -6,7 +6,7 @@ write in between can only make a check succeed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
@@ -18,8 +18,11 @@ from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
 from txnlog.protocol.verification.rows import RowFacts
 from txnlog.protocol.verification.topics import TopicFacts, Undecided
+from txnlog.text import shell_word
 
 STUCK_MS_DEFAULT = 3_600_000
+RANGES_SHOWN_MAX = 10
+"""Partitions that the finding of a hanging transaction names."""
 
 Decided = Mapping[tuple[int, str, str], tuple[int, int]]
 """Producer id, topic (or table of offsets), topic id (or "") -> newest decided epoch, the store's
@@ -171,26 +174,47 @@ def check_shards_known(tables: Iterable[str], known: Collection[str], findings: 
 def check_hanging(
     topics: Iterable[TopicFacts], after: Mapping[int, TransactionMetadata], findings: Findings
 ) -> None:
-    """Every undecided batch has a transaction that will decide it (R21).
+    """Every undecided batch has a transaction that will decide it (R21); one finding for each
+    transaction in a topic.
 
     `after`, rows by producer id, is read after the topics; the second pass must find the batch
-    undecided again, since it may have been settled in between.
+    undecided again, since it may have been settled in between. Batches whose marker is there are
+    found by the checks of the topic.
     """
     for facts in topics:
+        hanging: dict[tuple[int, int], list[Undecided]] = {}
         for batch in facts.undecided:
-            if not _is_open(batch, after.get(batch.producer_id)):
-                findings.add(
-                    Finding(
-                        kind=FindingKind.HANGING_TRANSACTION,
-                        table=facts.name,
-                        file=f"{facts.name}/{batch.path}",
-                        partition=batch.partition,
-                        offset=batch.base_offset,
-                        subject=str(batch.producer_id),
-                        what=f"undecided batch of producer {batch.producer_id} epoch "
-                        f"{batch.producer_epoch}, which has no open transaction",
-                    )
-                )
+            is_marked = facts.txns.markers.get(batch.producer_id, -1) >= batch.producer_epoch
+            if not is_marked and not _is_open(batch, after.get(batch.producer_id)):
+                key = batch.producer_id, batch.producer_epoch
+                hanging.setdefault(key, []).append(batch)
+        for batches in hanging.values():
+            findings.add(_hanging(facts.name, batches))
+
+
+def _hanging(topic: str, batches: Sequence[Undecided]) -> Finding:
+    """`batches` are one transaction's, in the order of partitions and offsets."""
+    first = batches[0]
+    ranges: dict[int, tuple[int, int]] = {}
+    for batch in batches:
+        start, _ = ranges.setdefault(batch.partition, (batch.base_offset, batch.last_offset))
+        ranges[batch.partition] = start, batch.last_offset
+    where = [f"partition {number} {a}..{b}" for number, (a, b) in ranges.items()]
+    if len(where) > RANGES_SHOWN_MAX:
+        where[RANGES_SHOWN_MAX:] = [f"{len(where) - RANGES_SHOWN_MAX} more partitions"]
+    return Finding(
+        kind=FindingKind.HANGING_TRANSACTION,
+        table=topic,
+        file=f"{topic}/{first.path}",
+        partition=first.partition,
+        offset=first.base_offset,
+        last_offset=ranges[first.partition][1],
+        subject=str(first.producer_id),
+        what=f"{len(batches)} undecided batches of producer {first.producer_id} epoch "
+        f"{first.producer_epoch}, which has no open transaction: offsets of {', '.join(where)}",
+        command=f"txnlog transactions abort -t {shell_word(topic)} -p {first.partition} "
+        f"--producer-id {first.producer_id} --producer-epoch {first.producer_epoch}",
+    )
 
 
 def _is_open(batch: Undecided, row: TransactionMetadata | None) -> bool:
@@ -287,6 +311,12 @@ def _unknown(table: str, subject: str, producer_id: int, given_out: int) -> Find
     )
 
 
+_OFFSET_COMMANDS: Mapping[FindingKind, str] = {
+    FindingKind.OFFSET_BEYOND_END: "txnlog groups reset-offsets {} --to-latest --execute",
+    FindingKind.OFFSET_WITHOUT_PARTITION: "txnlog groups delete-offsets {}",
+}
+
+
 def check_offsets(
     groups: Mapping[str, Group],
     topics: Mapping[str, TopicFacts],
@@ -310,9 +340,11 @@ def check_offsets(
                 finding = _offset_finding(facts, partition, known.offset)
                 if finding is not None:
                     kind, what = finding
+                    names_of = f"-g {shell_word(group_id)} -t {shell_word(f'{topic}:{partition}')}"
                     findings.add(
                         Finding(
                             kind=kind,
+                            command=_OFFSET_COMMANDS.get(kind, "").format(names_of),
                             table=offsets_table_of(group_id, shards),
                             subject=group_id,
                             partition=partition,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -12,7 +12,12 @@ import numpy as np
 from txnlog.protocol.batches import Int64s
 from txnlog.protocol.topics import END_PREFIX, START_PREFIX
 from txnlog.protocol.txn_memory import TxnMemory
-from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
+from txnlog.protocol.verification.findings import (
+    Finding,
+    FindingKind,
+    Findings,
+    delete_records_command,
+)
 from txnlog.protocol.verification.headers import (
     IS_ABORTED,
     IS_COMMITTED,
@@ -20,6 +25,7 @@ from txnlog.protocol.verification.headers import (
     IS_ONGOING,
     Batches,
     Bools,
+    batch_finding,
     first_places,
 )
 from txnlog.protocol.verification.replay import TableState
@@ -34,6 +40,7 @@ class Undecided(NamedTuple):
     producer_epoch: int
     partition: int
     base_offset: int
+    last_offset: int
     path: str
 
 
@@ -139,7 +146,7 @@ class _TopicCheck:
                 f"offsets {max(before[at] + 1, starts[at])} to "
                 f"{batches.base_offset[at] - 1} are in no batch"
             ),
-            offset=np.maximum(before + 1, starts),
+            missing=(np.maximum(before + 1, starts), batches.base_offset - 1),
         )
         last = np.append(~same[1:], True) if len(same) else same
         ends, starts_of = self._stated_ends[batches.partition], starts
@@ -151,7 +158,7 @@ class _TopicCheck:
                 f"the newest batch ends at offset {reached[at]}, the log says that the "
                 f"partition ends before {ends[at]}"
             ),
-            offset=reached + 1,
+            missing=(reached + 1, ends - 1),
         )
         self._bounds_in_order()
 
@@ -242,8 +249,10 @@ class _TopicCheck:
             stated = self._txns.sequences.get(key)
             if stated is not None and stated != int(batches.last_sequence[at]):
                 self._findings.add(
-                    self._finding(
+                    batch_finding(
                         FindingKind.SEQUENCE_GAP,
+                        self._table,
+                        batches,
                         at,
                         f"the newest batch of producer {key[0]} ends at sequence "
                         f"{batches.last_sequence[at]}, the log says {stated}",
@@ -300,6 +309,7 @@ class _TopicCheck:
                     int(batches.producer_epoch[at]),
                     int(batches.partition[at]),
                     int(batches.base_offset[at]),
+                    int(batches.last_offset[at]),
                     batches.paths[at].as_py(),
                 )
                 for at in ongoing
@@ -325,30 +335,18 @@ class _TopicCheck:
         what: Callable[[int], str],
         *,
         batches: Batches | None = None,
-        offset: Int64s | None = None,
+        missing: tuple[Int64s, Int64s] | None = None,
     ) -> None:
+        """A finding for each batch that is wrong; `missing` are offsets that are in none."""
         for at in first_places(self._findings, kind, self._table, wrong):
-            place = None if offset is None else int(offset[at])
-            self._findings.add(self._finding(kind, at, what(at), batches=batches, offset=place))
-
-    def _finding(
-        self,
-        kind: FindingKind,
-        at: int,
-        what: str,
-        *,
-        batches: Batches | None = None,
-        offset: int | None = None,
-    ) -> Finding:
-        found = batches or self._batches
-        return Finding(
-            kind=kind,
-            table=self._table,
-            file=f"{self._table}/{found.paths[at].as_py()}",
-            partition=int(found.partition[at]),
-            offset=int(found.base_offset[at]) if offset is None else offset,
-            what=what,
-        )
+            found = batch_finding(kind, self._table, batches or self._batches, at, what(at))
+            if missing is not None:
+                first, last = int(missing[0][at]), int(missing[1][at])
+                command = delete_records_command(self._table, found.partition, last + 1)
+                found = replace(
+                    found, offset=first, last_offset=last, records=last + 1 - first, command=command
+                )
+            self._findings.add(found)
 
 
 def _same_as_before(values: Int64s) -> Bools:
