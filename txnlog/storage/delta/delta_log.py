@@ -579,8 +579,6 @@ class DeltaLog:
             self._checked_ms = None
             return Conflict(version)
         landed = self._put_until_settled(path, data, info.write_id)
-        if landed:
-            self.store.retries.worked(self.path)
         self._wins += 1 if landed else 0
         if landed and prove_later and self._may_prove_later(version) and self._trusted():
             self._unproved = version - 1 if self._unproved is None else self._unproved
@@ -718,6 +716,7 @@ class DeltaLog:
                 if not self.store.is_local:
                     self.store.latency.record(self._clock.boot_ms() - sent_ms)
                 if is_created:
+                    self.store.retries.worked(self.path)
                     return True
             except (NothingWrittenError, CorruptLogError):
                 if doubtful:
@@ -730,7 +729,10 @@ class DeltaLog:
             try:
                 found = decode_commit(self.store.get(path), version=0, source=path)
                 self.store.sync(path)
-                return found.info.write_id == write_id
+                is_ours = found.info.write_id == write_id
+                if is_ours:
+                    self.store.retries.worked(self.path)
+                return is_ours
             except (ObjectNotFoundError, StorageError, OutOfMemoryError):
                 # An empty slot proves nothing: a put under way may still land in it.
                 pass
