@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from tests.cli.runner import ENVIRONMENT, Command
+from txnlog.admin import hanging
 from txnlog.cli.app import app, hoisted, root
 from txnlog.cli.session import session_of
 from txnlog.consumer import Consumer
+from txnlog.errors import TransactionalIdAuthorizationError
 from txnlog.producer import Producer
 
 SECRET = "hunter2"
@@ -276,14 +279,47 @@ def test_groups_described_with_kafkas_columns(read: Command) -> None:
     """Committed offsets, and the exact lag."""
     shown = read.ok("groups", "--describe", "--group", "g")
     assert header(shown) == [
-        "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID",
-        "HOST", "CLIENT-ID",
+        "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "BLOCKED-BY",
+        "CONSUMER-ID", "HOST", "CLIENT-ID",
     ]  # fmt: skip
-    assert cells(shown)[0] == ["g", "t", "0", "2", "5", "3", "-", "-", "-"]
+    assert cells(shown)[0] == ["g", "t", "0", "2", "5", "3", "-", "-", "-", "-"]
     assert read.json("groups", "list") == [{"GROUP": "g", "STATE": "Empty"}]
     [state] = read.json("groups", "describe", "-g", "g", "--state")
     assert (state["STATE"], state["#MEMBERS"]) == ("Empty", 0)
     assert "no group 'x'" in read.fails("groups", "describe", "-g", "x")
+
+
+def test_groups_describe_names_the_transactions_that_a_group_waits_for(
+    read: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lag that does not shrink looks like a slow consumer."""
+    config = {
+        "txnlog.root": read.root, "transactional.id": "tx", "transaction.publish": "eager",
+        "linger.ms": 0,
+    }  # fmt: skip
+    with Producer(config) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.produce("t", b"open", partition=0)
+        producer.flush()
+        read.ok("consume", "-t", "t", "-g", "all", "--from-beginning", "-n", "5")
+
+        def blocked() -> dict[str, object]:
+            rows = read.json("groups", "describe", "-g", "g", "-g", "all")
+            return {row["GROUP"]: (row["LAG"], row["BLOCKED-BY"]) for row in rows}
+
+        found = blocked()
+        # It has still something to read before that.
+        assert found["g"] == (4, None)
+        lag, [by] = found["all"]
+        assert lag == 1
+        assert by.startswith("tx(until=20")
+        with monkeypatch.context() as patched:
+            denied = TransactionalIdAuthorizationError("no")
+            patched.setattr(hanging, "find_hanging", Mock(side_effect=denied))
+            assert blocked()["all"] == (1, ["?"])
+        producer.commit_transaction()
+        assert blocked() == {"g": (4, None), "all": (1, None)}
 
 
 def test_all_groups_described_together(read: Command) -> None:

@@ -20,8 +20,12 @@ from txnlog.cli import completion, resets
 from txnlog.cli.flags import KafkaFlags
 from txnlog.cli.resets import Committed
 from txnlog.cli.session import UNREADABLE, Watch, echo, session_of, warn
-from txnlog.cli.times import parse_duration_ms, parse_time_ms
-from txnlog.errors import GroupIdNotFoundError, UnknownTopicOrPartitionError
+from txnlog.cli.times import format_time, parse_duration_ms, parse_time_ms
+from txnlog.errors import (
+    GroupIdNotFoundError,
+    StorePermissionError,
+    UnknownTopicOrPartitionError,
+)
 from txnlog.messages import TopicPartition
 
 app = typer.Typer(
@@ -34,8 +38,8 @@ app = typer.Typer(
 Table = tuple[Sequence[str], list[tuple[object, ...]]]
 
 DESCRIBE = (
-    "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST",
-    "CLIENT-ID",
+    "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "BLOCKED-BY",
+    "CONSUMER-ID", "HOST", "CLIENT-ID",
 )  # fmt: skip
 MEMBERS = (
     "GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "HEARTBEAT-AGE-MS",
@@ -83,7 +87,7 @@ def describe(
     state: Annotated[bool, typer.Option("--state", help="Show the state instead.")] = False,
     watch: Watch = None,
 ) -> None:
-    """Committed offsets, log ends and lag of groups."""
+    """Committed offsets, log ends, lag of groups, and which transactions they wait for."""
     session = session_of(context)
     if all_groups == bool(group):
         raise typer.BadParameter("Give either --group or --all-groups.")
@@ -137,23 +141,53 @@ def _offsets(admin: AdminClient, groups: list[ConsumerGroupDescription]) -> Tabl
         for found in groups
     }
     used = {group: sorted({*committed[group], *owners[group]}) for group in committed}
-    ends = _ends(admin, [partition for partitions in used.values() for partition in partitions])
+    every = [partition for partitions in used.values() for partition in partitions]
+    ends = _ends(admin, every, IsolationLevel.READ_UNCOMMITTED)
+    stable = _ends(admin, every, IsolationLevel.READ_COMMITTED)
+    held = [one for one in set(every) if (stable[one] or 0) < (ends[one] or 0)]
+    blocking = _blocking(admin, held)
     rows: list[tuple[object, ...]] = []
     for group, partitions in used.items():
         for partition in partitions:
             current, end = committed[group].get(partition), ends[partition]
             lag = None if current is None or end is None else max(0, end - current)
+            # It waits once it has read all before the last stable offset.
+            waits = lag and current is not None and current >= (stable[partition] or 0)
+            blocked_by = blocking.get(partition) if waits else None
             owner = owners[group].get(partition, (None,) * 3)
             where = (group, partition.topic, partition.partition)
-            rows.append((*where, current, end, lag, *owner))
+            rows.append((*where, current, end, lag, blocked_by, *owner))
     return DESCRIBE, rows
 
 
-def _ends(admin: AdminClient, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
-    """The high watermarks; None for a partition of a deleted topic."""
+def _blocking(
+    admin: AdminClient, partitions: list[TopicPartition]
+) -> dict[TopicPartition, list[str]]:
+    """The transactions that hold the last stable offset of partitions, and until when."""
+    if not partitions:
+        return {}
+    try:
+        found = admin.find_hanging(partitions).result()
+    except StorePermissionError:
+        # Who may read groups and topics need not be allowed to read the transactions.
+        return {partition: ["?"] for partition in partitions}
+    blocking: dict[TopicPartition, list[str]] = {}
+    for one in found:
+        if one.start_offset is not None:
+            name = one.transactional_id or f"producer-{one.producer_id}-{one.producer_epoch}"
+            until = "" if one.until_ms is None else f"(until={format_time(one.until_ms)})"
+            where = TopicPartition(one.topic, one.partition)
+            blocking.setdefault(where, []).append(name + until)
+    return blocking
+
+
+def _ends(
+    admin: AdminClient, partitions: list[TopicPartition], isolation: IsolationLevel
+) -> dict[TopicPartition, int | None]:
+    """The ends under an isolation level; None for a partition of a deleted topic."""
     latest = dict.fromkeys(partitions, OffsetSpec.latest())
     ends: dict[TopicPartition, int | None] = {}
-    found = admin.list_offsets(latest, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    found = admin.list_offsets(latest, isolation_level=isolation)
     for partition, future in found.items():
         try:
             ends[partition] = future.result().offset

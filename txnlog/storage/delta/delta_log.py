@@ -584,8 +584,6 @@ class DeltaLog:
             self._checked_ms = None
             return Conflict(version)
         landed = self._put_until_settled(path, data, info.write_id)
-        if landed:
-            self.store.retries.worked(self.path)
         self._wins += 1 if landed else 0
         if landed and prove_later and self._may_prove_later(version) and self._trusted():
             self._unproved = version - 1 if self._unproved is None else self._unproved
@@ -723,6 +721,7 @@ class DeltaLog:
                 if not self.store.is_local:
                     self.store.latency.record(self._clock.boot_ms() - sent_ms)
                 if is_created:
+                    self.store.retries.worked(self.path)
                     return True
             except NotSyncedError:
                 return None
@@ -737,7 +736,10 @@ class DeltaLog:
             try:
                 found = decode_commit(self.store.get(path), version=0, source=path)
                 self.store.rely_on([path])
-                return found.info.write_id == write_id
+                is_ours = found.info.write_id == write_id
+                if is_ours:
+                    self.store.retries.worked(self.path)
+                return is_ours
             except NotSyncedError:
                 return None
             except (ObjectNotFoundError, StorageError, OutOfMemoryError):
