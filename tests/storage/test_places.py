@@ -315,7 +315,7 @@ def test_error_after_the_name_exists_leaves_the_state_unknown(
     def refuse(_: str) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(local_disk, "_sync_folder", refuse)
+    monkeypatch.setattr(local_disk, "_sync", refuse)
     with pytest.raises(StorageError) as caught:
         store.put_if_absent("a/two", b"2")
     assert not isinstance(caught.value, NothingWrittenError)
