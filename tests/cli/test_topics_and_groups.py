@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.cli.runner import ENVIRONMENT, Command
-from txnlog.admin import hanging
+from txnlog.admin import hanging, root_configs
 from txnlog.cli.app import app, hoisted, root
 from txnlog.cli.session import session_of
 from txnlog.consumer import Consumer
@@ -178,6 +178,22 @@ def test_topics_described_with_records_sizes_and_newest_timestamp(command: Comma
     [row] = command.json("topics", "describe", "-t", "t")
     assert (row["Records"], row["Files"], row["HighWatermark"]) == (1, 3, 3)
     assert row["LastTimestamp"] == 1_600_000_000_000
+
+
+def test_configs_of_the_root(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka's spelling of the configuration that all brokers have, and progress of long work."""
+    monkeypatch.setattr(root_configs, "FOLLOWED_MS", 0)
+    root = ["--entity-type", "brokers"]
+    [before] = command.json("configs", "describe", *root)
+    assert before == {"Name": "storage.fsync", "Value": "false", "Source": "BROKER"}
+    result = command.run("configs", "alter", *root, "--add-config", "storage.fsync=true")
+    assert result.stdout == "Changed the configuration of the root.\n"
+    assert result.stderr.splitlines()[-1].startswith("txnlog: sync what was written before (")
+    assert command.json("configs", "describe", *root)[0]["Value"] == "true"
+    refused = command.fails("--storage", "fsync=false", "topics", "list")
+    assert "configs alter --entity-type brokers" in refused
+    for bad in (["-t", "t", *root], []):
+        assert command.run("configs", "describe", *bad).exit_code == 2
 
 
 def test_configs_changed_and_explained(command: Command) -> None:

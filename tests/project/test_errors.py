@@ -57,6 +57,7 @@ KAFKA = {
 # Errors that are retriable either only here or only in Kafka, and why.
 DIFFERENT = {
     "BucketNotFoundError": "another coordinator cannot be found in a bucket that does not exist",
+    "NotSyncedError": "a second fsync would succeed, and show nothing",
     "CorruptLogError": "Kafka asks another replica; there is one log here",
     "LogGapError": "as CorruptLogError",
     "UnknownTopicOrPartitionError": "Kafka's metadata may be behind; we have read the log",
@@ -101,6 +102,7 @@ TABLE: dict[str, tuple[int | None, str]] = {
     "NonEmptyGroupError": (68, N),
     "NotCoordinatorError": (16, F),
     "NothingWrittenError": (15, R),
+    "NotSyncedError": (15, F),
     "ObjectNotFoundError": (None, N),
     "OffsetConflictError": (None, F),
     "OffsetMetadataTooLargeError": (12, N),

@@ -7,7 +7,12 @@ import os
 
 import pytest
 
+from benchmarks.transactions import small_records, stage
+from txnlog.cluster import Cluster
+from txnlog.protocol.metadata import Owner
 from txnlog.storage.store import local_disk
+from txnlog.storage.store.local_disk import LocalDisk
+from txnlog.storage.store.objects import ObjectStore
 
 
 class PowerCut:
@@ -59,3 +64,17 @@ class PowerCut:
         """The files below a folder that would not survive."""
         paths = [os.path.join(at, name) for at, _, names in os.walk(root) for name in names]
         return [path for path in paths if not self.survives(path, os.path.dirname(root))]
+
+
+def put(disk: LocalDisk | ObjectStore, verb: str, path: str) -> None:
+    if verb == "open_writer":
+        with disk.open_writer(path) as writer:
+            writer.write(b"data")
+    else:
+        getattr(disk, verb)(path, b"data")
+
+
+def commit_transaction(cluster: Cluster) -> None:
+    topic = cluster.find_or_create_topic("t", auto_create=True)
+    row = cluster.coordinator.init_producer_id("id", Owner(run_id="r"))
+    cluster.coordinator.commit(row, stage(cluster, topic, small_records()))

@@ -29,7 +29,7 @@ from txnlog.process.clock import VirtualClock
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.storage.delta.delta_log import LogSettings
-from txnlog.storage.store import local_disk
+from txnlog.storage.store import fsync, local_disk
 from txnlog.storage.store.objects import ObjectStore
 
 SETTINGS = LogSettings(checkpoint_interval=4, checkpoint_mode="inline")
@@ -315,7 +315,7 @@ def test_error_after_the_name_exists_leaves_the_state_unknown(
     def refuse(_: str) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(local_disk, "_sync_folder", refuse)
+    monkeypatch.setattr(fsync, "sync", refuse)
     with pytest.raises(StorageError) as caught:
         store.put_if_absent("a/two", b"2")
     assert not isinstance(caught.value, NothingWrittenError)

@@ -40,11 +40,11 @@ from txnlog.storage.store.codes import (
     store_code,
     was_retried,
 )
+from txnlog.storage.store.fsync import NotSyncedOSError
 from txnlog.storage.store.local_disk import (
     FolderAwayError,
     IrregularFileError,
     NothingWrittenOSError,
-    NotSyncedOSError,
     TooLargeError,
 )
 from txnlog.storage.store.panics import LibraryPanicError, panics_as_errors

@@ -12,11 +12,12 @@ import io
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
 from txnlog.process.clock import SystemClock
+from txnlog.storage.store.fsync import SyncedNames, check_synced, sync
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 """Without O_NONBLOCK the open of a FIFO waits for a writer, perhaps for ever."""
@@ -38,23 +39,12 @@ _SURE_REFUSALS = frozenset(
 _LOG_ENDINGS = (".json", ".parquet")
 _IS_TEMPORARY = re.compile(r"#\d+\Z")
 _PUT_MS_MAX = 1_000
-_REPORT_EVERY = 1_000
 _BROKEN = "a link that leads nowhere"
 _clock = SystemClock()
-_not_synced: set[str] = set()
-"""Folders of which this process could not sync something; see `NotSyncedOSError`."""
 
 
 class NothingWrittenOSError(OSError):
     """A put failed before its file had a name that readers use."""
-
-
-class NotSyncedOSError(OSError):
-    """A folder, or a file in it that has its name, could not be synced.
-
-    The kernel reports that once, and forgets what it could not write: a second fsync succeeds, and
-    shows nothing. So from then on this process can sync nothing in that folder.
-    """
 
 
 class IrregularFileError(Exception):
@@ -89,8 +79,7 @@ class LocalDisk:
         self.fsync = fsync
         self.others_fsync = False
         self.makes_folders = makes_folders
-        self._known_folders: set[str] = set()
-        """Folders whose names, and those of the folders above, are synced."""
+        self._names = SyncedNames(self.root)
 
     def path(self, path: str) -> str:
         """The path of an object. Raises ValueError for a path that leaves the root."""
@@ -302,69 +291,22 @@ class LocalDisk:
         return found
 
     def rely_on(self, paths: Sequence[str]) -> None:
-        """With `fsync`: make files of one folder survive power loss, whichever process wrote them.
-
-        A file that is gone was replaced by a checkpoint, which clean-up has synced.
-        """
-        if self.fsync and not self.others_fsync:
-            for path in paths:
-                with suppress(FileNotFoundError):
-                    _sync(self.path(path))
+        """With `fsync`: make files of one folder survive power loss, whichever process wrote them."""
+        for path in paths if self.fsync and not self.others_fsync else ():
+            # A file that is gone was replaced by a checkpoint, which clean-up has synced.
+            with suppress(FileNotFoundError):
+                sync(self.path(path))
         self.sync_name(paths[-1])
 
     def sync(self, path: str) -> None:
         """Make a file and its name survive power loss, with or without `fsync`."""
-        _sync(self.path(path))
-        self._sync_names(os.path.dirname(self.path(path)))
-
-    def sync_all(self, report: Callable[[int, int], None]) -> None:
-        """Make every file and folder below the root survive power loss; see ObjectStore.sync_all.
-
-        Also behind links to folders, and each folder after what is in it.
-        """
-        count = sum(1 for _ in self._places(self.root, set()))
-        done = 0
-        for done, place in enumerate(self._places(self.root, set()), 1):
-            with suppress(FileNotFoundError):
-                _sync(place)
-            if done % _REPORT_EVERY == 0:
-                report(done, max(done, count))
-        report(done, done)
-        self._sync_above(self.root)
-
-    def _places(self, folder: str, seen: set[tuple[int, int]]) -> Iterator[str]:
-        status = os.stat(folder)
-        if (status.st_dev, status.st_ino) in seen:
-            return
-        seen.add((status.st_dev, status.st_ino))
-        with suppress(FileNotFoundError), os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir():
-                    yield from self._places(entry.path, seen)
-                elif entry.is_file() and not _IS_TEMPORARY.search(entry.name):
-                    yield entry.path
-        yield folder
+        sync(self.path(path))
+        self._names.sync(os.path.dirname(self.path(path)))
 
     def sync_name(self, path: str) -> None:
         """With `fsync`: make the name of a file survive power loss. Raises NotSyncedOSError."""
         if self.fsync:
-            self._sync_names(os.path.dirname(self.path(path)))
-
-    def _sync_names(self, folder: str) -> None:
-        _sync(folder)
-        self._sync_above(folder)
-
-    def _sync_above(self, folder: str) -> None:
-        """A folder's own name is in the one above it; a mount point needs none."""
-        if folder in self._known_folders:
-            return
-        if not os.path.ismount(folder):
-            above = os.path.dirname(folder)
-            self._sync_above(above)
-            is_ours = above.startswith(self.root)
-            with nullcontext() if is_ours else suppress(PermissionError):
-                _sync(above)
-        self._known_folders.add(folder)
+            self._names.sync(os.path.dirname(self.path(path)))
 
     def _write_temporary(self, target: str, data: Any) -> str:
         temporary = f"{target}#{int.from_bytes(os.urandom(7), 'little')}"
@@ -399,8 +341,8 @@ class LocalDisk:
         return file
 
     def _open(self, target: str, flags: int) -> int:
-        if self.fsync and _not_synced:
-            _check_synced(os.path.dirname(target))
+        if self.fsync:
+            check_synced(os.path.dirname(target))
         try:
             return os.open(target, flags, 0o666)
         except FileNotFoundError:
@@ -515,24 +457,3 @@ def _set_time_to_now(target: str) -> None:
     """For a file that appeared long after it was written: clean-up uses its modification time."""
     with suppress(OSError):
         os.utime(target)
-
-
-def _sync(target: str) -> None:
-    """fsync a file or a folder. Raises NotSyncedOSError."""
-    file = os.open(target, _READ)
-    try:
-        is_folder = stat.S_ISDIR(os.fstat(file).st_mode)
-        folder = target if is_folder else os.path.dirname(target)
-        _check_synced(folder)
-        try:
-            os.fsync(file)
-        except OSError as error:
-            _not_synced.add(folder)
-            raise NotSyncedOSError(error.errno, error.strerror, target) from error
-    finally:
-        os.close(file)
-
-
-def _check_synced(folder: str) -> None:
-    if folder in _not_synced:
-        raise NotSyncedOSError(errno.EIO, "an earlier fsync in this folder failed", folder)

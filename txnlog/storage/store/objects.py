@@ -46,6 +46,7 @@ from txnlog.storage.store.errors import (
     shown_cause,
     store_error,
 )
+from txnlog.storage.store.fsync import sync_below
 from txnlog.storage.store.local_disk import LocalDisk, TooLargeError
 from txnlog.storage.store.opening import open_place
 from txnlog.storage.store.panics import LibraryPanicError, is_panic
@@ -314,7 +315,7 @@ class ObjectStore:
         """
         disk = self._disk
         if disk is not None:
-            self._call("sync", "", lambda: disk.sync_all(report))
+            self._call("sync", "", lambda: sync_below(disk.root, report))
 
     def _look_if_due(self) -> None:
         look = self._look
