@@ -17,7 +17,7 @@ from txnlog.process.version import VERSION
 GLOBAL = ("--root", "--storage", "--output")
 COMMANDS = (
     "topics", "configs", "produce", "consume", "groups", "offsets", "transactions", "dump",
-    "housekeeping", "verify", "spark-conf", "upgrade",
+    "housekeeping", "verify", "repair", "spark-conf", "upgrade",
 )  # fmt: skip
 
 

@@ -359,6 +359,24 @@ class ObjectStore:
 
         return self._call("list", prefix, fetch)
 
+    def move(self, path: str, target: str) -> None:
+        """Give an object another name, whatever has that name; one that is missing is ignored.
+
+        An object store copies it, then deletes it: after an error it may have both names.
+        """
+        disk = self._disk
+
+        def rename() -> None:
+            if disk is not None:
+                disk.move(path, target)
+            else:
+                obstore.copy(self._store, path, target)
+
+        with suppress(ObjectNotFoundError):
+            self._call("put", target, rename)
+            if disk is None:
+                self._delete_one(path)
+
     def delete(self, paths: Iterable[str]) -> None:
         """Delete objects, in any order; missing ones are ignored.
 

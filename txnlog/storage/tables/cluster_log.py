@@ -36,7 +36,9 @@ STATE_SHARDS = "transaction.state.log.num.partitions"
 OFFSETS_SHARDS = "offsets.topic.num.partitions"
 
 
-class _View:
+class ClusterView:
+    """The cluster's settings, producer ids and shards, as the log of `__cluster` has them."""
+
     def __init__(self) -> None:
         self.reset()
 
@@ -65,7 +67,7 @@ class ClusterLog:
 
     def __init__(self, store: ObjectStore, *, settings: LogSettings | None = None) -> None:
         self._store = store
-        self._view = _View()
+        self._view = ClusterView()
         self._log = DeltaLog(store, PATH, self._view, settings=settings)
         self._block: tuple[int, int, int] = (-1, 0, 0)
 
