@@ -93,9 +93,7 @@ def build(root: str, seed: int, *, synced: int = 12, late: int = 25) -> History:
     for producer in clients.producers.values():
         producer.flush()
     wait_for_background()
-    history.before = {
-        os.path.relpath(path, root): path.read_bytes() for path in files_below(root)
-    }
+    history.before = {os.path.relpath(path, root): path.read_bytes() for path in files_below(root)}
     late_id = Producer({**clients.config, "transactional.id": "late"})
     late_id.init_transactions()
     clients.producers["late"] = late_id
@@ -210,9 +208,7 @@ def cut_power(root: str, history: History, seed: int) -> list[str]:
     return done
 
 
-def _damage(
-    name: str, path: Path, history: History, rng: random.Random, done: list[str]
-) -> None:
+def _damage(name: str, path: Path, history: History, rng: random.Random, done: list[str]) -> None:
     data = path.read_bytes()
     how = rng.choice(["name", "empty", "empty", "half", "zeros", "flip", "content"])
     if how == "name":

@@ -125,7 +125,7 @@ def _row_of(one: LostTransaction) -> tuple[object, ...]:
     return (
         _plain(one.transactional_id) or None,
         one.producer_id,
-        one.epoch,
+        one.epoch if one.epoch == one.first_epoch else f"{one.first_epoch}..{one.epoch}",
         one.outcome,
         one.published or None,
         one.lost or None,

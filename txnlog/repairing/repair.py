@@ -106,7 +106,7 @@ class Repair:
             JournalPlan(
                 tables=tuple(tables),
                 deleted=tuple(self._survey.unreadable),
-                lost_files=tuple(sorted(set(self._survey.lost_files))),
+                lost_files=self._lost_files(plan),
                 report=report,
             )
         )
@@ -189,6 +189,17 @@ class Repair:
             transactions=tuple(self._planner.transactions()),
             groups=tuple(plan.moved),
         )
+
+    def _lost_files(self, plan: RepairPlan) -> tuple[str, ...]:
+        """Files that are not whole, and those of commits that are cut, unless they are named again
+        or a transaction may publish them yet.
+        """
+        named = {f"{name}/{one.path}" for name, topic in plan.topics.items() for one in topic.adds}
+        for shard in self._survey.states.values():
+            for row in shard.rows.values():
+                named.update(f"{one.topic}/{one.path}" for one in row.pending.batches)
+        survey = self._survey
+        return tuple(sorted(survey.damaged_files | (survey.cut_files - named)))
 
     # -- preparing -------------------------------------------------------------------------------
 

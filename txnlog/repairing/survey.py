@@ -47,8 +47,8 @@ _PREPARED = {TransactionState.PREPARE_COMMIT.name, TransactionState.PREPARE_ABOR
 class Survey:
     """What was found. `logs` are by table; `unreadable` topics have nothing that is whole.
 
-    `lost_files` are data and row files that no log will name, `sizes` those of row files by table
-    and path.
+    `damaged_files` are data and row files that are not whole, `cut_files` data files of commits that
+    are cut. `sizes` are those of row files by table and path.
     """
 
     def __init__(self, store: ObjectStore, progress: Progress) -> None:
@@ -61,7 +61,8 @@ class Survey:
         self.offsets: dict[str, SalvagedRows[Group]] = {}
         self.states: dict[str, SalvagedRows[TransactionMetadata]] = {}
         self.unreadable: list[str] = []
-        self.lost_files: list[str] = []
+        self.damaged_files: set[str] = set()
+        self.cut_files: set[str] = set()
         self.sizes: dict[str, Mapping[str, int]] = {}
         self.broken: set[tuple[str, str]] = set()
         self.decisions = Decisions({}, {}, shards=1)
@@ -137,10 +138,8 @@ class Survey:
             del self.logs[name]
             return
         damaged = self._damaged(name, view.by_path.values())
-        self.lost_files += [f"{name}/{header.path}" for header in damaged]
-        self.lost_files += [
-            f"{name}/{path}" for path in notes.cut_paths if path not in view.by_path
-        ]
+        self.damaged_files.update(f"{name}/{header.path}" for header in damaged)
+        self.cut_files.update(f"{name}/{path}" for path in notes.cut_paths - view.by_path.keys())
         committed: dict[int, int] = {}
         for header in view.by_path.values():
             if header.status == COMMITTED:
@@ -198,7 +197,7 @@ class Survey:
         live = {row.path for row in rows.values()}
         live.update(one.path for one in view.rows.unreadable.values())
         broken = self._broken_row_files(table, view.sizes)
-        self.lost_files += [f"{table}/{path}" for path in sorted(broken)]
+        self.damaged_files.update(f"{table}/{path}" for path in broken)
         return SalvagedRows(
             table=table,
             rows=rows,
@@ -245,7 +244,7 @@ class Survey:
                 stats=stats,
             ):
                 self.broken.add((topic, path))
-                self.lost_files.append(f"{topic}/{path}")
+                self.damaged_files.add(f"{topic}/{path}")
 
 
 def _is_damaged(store: ObjectStore, table: str, header: BatchHeader) -> bool:

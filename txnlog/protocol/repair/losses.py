@@ -22,12 +22,13 @@ class LostOffsets(msgspec.Struct, frozen=True, kw_only=True):
 
 class LostTransaction(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a transaction: topics where it was `published` again, topics where records of
-    it are `lost`, topics that `kept` it. With several of the three it is half, for a reader that
-    read before.
+    it are `lost`, topics that `kept` it. From `first_epoch` to `epoch`, if they are not the same,
+    nothing is known but the newest of them.
     """
 
     transactional_id: str
     producer_id: int
+    first_epoch: int
     epoch: int
     published: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()

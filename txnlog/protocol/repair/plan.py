@@ -58,8 +58,11 @@ class RowsRepair(Generic[Row]):
 
 @dataclass(slots=True)
 class Fate:
-    """Topics of a transaction, by what became of its records there."""
+    """Topics of a transaction, by what became of its records there. With a `first_epoch` it stands
+    for all from there on, of which the row knows nothing.
+    """
 
+    first_epoch: int | None = None
     published: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
     kept: set[str] = field(default_factory=set)
@@ -106,6 +109,12 @@ class Planner:
         }
         self._groups = {name: row for shard in offsets.values() for name, row in shard.rows.items()}
         self._plan = RepairPlan()
+        self._newest = self._markers()
+        """The newest epoch of each producer id that a log shows, before the repair."""
+        for topic in topics.values():
+            for one in topic.undecided:
+                epoch = max(one.producer_epoch, self._newest.get(one.producer_id, -1))
+                self._newest[one.producer_id] = epoch
 
     def make(self, *, producer_ids_end: int, has_lost: bool) -> RepairPlan:
         """The plan; the arguments say what is whole of `__cluster`."""
@@ -124,6 +133,7 @@ class Planner:
         for (table, producer_id), unmoved in sorted(self._decisions.unmoved.items()):
             shard, row = self._offsets.get(table), self._row_of.get(producer_id)
             is_left = row is not None and bool(row.moves) and row.txn_epoch == unmoved.epoch
+            is_left = is_left and row is not None and not self._is_behind(row)
             if shard is None or (is_left and not shard.has_lost):
                 continue
             for (group_id, topic, partition), found in sorted(unmoved.positions.items()):
@@ -254,10 +264,14 @@ class Planner:
         newest = self._row_of.get(row.producer_id)
         if newest is None or (newest.state, newest.transaction) != (row.state, row.transaction):
             return False
-        if self._broken_topics(row):
+        if self._lost_topics(decision) or self._is_behind(row):
             return False
         markers = [self._topics[name].markers.newest for name in decision.topics]
         return all(one.get(row.producer_id, -1) < row.txn_epoch for one in markers)
+
+    def _is_behind(self, row: TransactionMetadata) -> bool:
+        """Whether logs show newer transactions: then this one ends with the repair."""
+        return self._newest.get(row.producer_id, -1) > row.txn_epoch
 
     def _broken_topics(self, row: TransactionMetadata) -> set[str]:
         """Topics with staged files of this row that are not whole."""
@@ -293,7 +307,8 @@ class Planner:
                     repair.removes.append(row.path)
                 else:
                     repair.puts[name] = raised
-                if top > row.txn_epoch:
+                is_open = row.state is TransactionState.ONGOING
+                if top > row.txn_epoch or (top == row.txn_epoch and is_open):
                     self._note_newer(row, top)
             repair.keep(shard)
             self._plan.states[table] = repair
@@ -330,7 +345,8 @@ class Planner:
         raised = fence.next
         if row.state is TransactionState.ONGOING and top >= row.txn_epoch:
             result = self._seen_result(row.producer_id, row.txn_epoch)
-            raised = replace(raised, state=result.prepared)
+            there = tuple(one for one in row.partitions if self._shows(one.topic, row))
+            raised = replace(raised, state=result.prepared, partitions=there)
         return replace(raised, txn_epoch=max(top, raised.txn_epoch))
 
     def _raise_producer_ids(self, end: int, *, has_lost: bool) -> None:
@@ -348,6 +364,7 @@ class Planner:
             LostTransaction(
                 transactional_id=self._name_of(producer_id),
                 producer_id=producer_id,
+                first_epoch=epoch if fate.first_epoch is None else fate.first_epoch,
                 epoch=epoch,
                 published=tuple(sorted(fate.published - fate.lost)),
                 lost=tuple(sorted(fate.lost)),
@@ -370,19 +387,22 @@ class Planner:
     def _note(self, decision: Decision) -> None:
         """A commit that some topics lack: they get it now, but for what is not whole."""
         row, lacking = decision.row, set(decision.topics)
+        if TransactionResult.of(row.state) is TransactionResult.COMMIT:
+            fate = self._fate(*row.transaction)
+            fate.lost |= self._lost_topics(decision)
+            fate.published |= lacking - fate.lost
+            fate.kept |= set(row.topics) - lacking
+
+    def _lost_topics(self, decision: Decision) -> set[str]:
+        """Topics that lack the marker of a commit and records of it: staged, or appended before."""
+        row = decision.row
         if TransactionResult.of(row.state) is TransactionResult.ABORT:
-            return
-        fate = self._fate(*row.transaction)
+            return set()
         staged = {one.topic for one in row.pending.batches}
-        there = {
-            name
-            for name in lacking
-            for one in self._topics[name].undecided
-            if (one.producer_id, one.producer_epoch) == row.transaction
+        gone = {
+            name for name in decision.topics if name not in staged and not self._shows(name, row)
         }
-        fate.lost |= (self._broken_topics(row) & lacking) | (lacking - staged - there)
-        fate.published |= lacking - fate.lost
-        fate.kept |= set(row.topics) - lacking
+        return gone | (self._broken_topics(row) & set(decision.topics))
 
     def _note_lost(self, found: SalvagedTopic, planned: TopicRepair) -> None:
         """Batches of transactions that are not whole, or whose decision is lost."""
@@ -395,13 +415,26 @@ class Planner:
                 self._fate(*key).lost.add(found.name)
 
     def _note_newer(self, row: TransactionMetadata, top: int) -> None:
-        """Topics show a transaction that is newer than the row: others may lack it."""
-        kept = {
+        """Topics show transactions that are newer than the row: others may lack them."""
+        fate = self._fate(row.producer_id, top)
+        if row.state is TransactionState.ONGOING and top == row.txn_epoch:
+            fate.lost |= {name for name in row.topics if not self._shows(name, row)}
+        else:
+            fate.first_epoch = row.txn_epoch + 1
+        fate.kept |= {
             name
             for name, one in self._topics.items()
             if one.markers.newest.get(row.producer_id) == top
         }
-        self._fate(row.producer_id, top).kept |= kept
+
+    def _shows(self, topic: str, row: TransactionMetadata) -> bool:
+        """Whether the topic has the row's marker, or batches that wait for it."""
+        found = self._topics.get(topic)
+        if found is None:
+            return False
+        waiting = {(one.producer_id, one.producer_epoch) for one in found.undecided}
+        is_marked = found.markers.newest.get(row.producer_id, -1) >= row.txn_epoch
+        return is_marked or row.transaction in waiting
 
 
 _ENDED = frozenset(
