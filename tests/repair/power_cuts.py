@@ -107,10 +107,7 @@ def step(
     clients: Clients, rng: random.Random, history: History, acked: set[str], name: str
 ) -> None:
     """One thing that a client does."""
-    what = rng.choice(
-        ["plain", "deferred", "deferred", "eager", "eager", "late", "copier", "copier"]
-        + ["commit", "batch", "checkpoint", "topic", "open"]
-    )
+    what = rng.choice([*IDS, *IDS, "late", "plain", "commit", "batch", "checkpoint", "topic"])
     values = {f"{what}-{name}-{topic}-{n}" for topic in TOPICS for n in range(rng.randint(1, 3))}
     if what == "plain":
         _send(clients.plain, values)

@@ -11,6 +11,7 @@ from txnlog.admin import AdminClient
 from txnlog.cli.session import Session, session_of
 from txnlog.cli.verify import progress_bar
 from txnlog.protocol.repair.losses import LostTransaction, RepairReport
+from txnlog.protocol.shards import STATE_PREFIX
 from txnlog.repairing.repair import WATCH_MS_DEFAULT
 
 app = typer.Typer(add_completion=False)
@@ -66,22 +67,39 @@ def _show(session: Session, found: RepairReport) -> None:
         session.say(f"A repair was interrupted ({found.interrupted}). --yes finishes it.")
         return
     would = "" if found.is_done else "would "
-    if found.damaged:
-        session.say(f"Damaged logs, which {would}begin anew with what is whole:")
-        session.show(
+    for title, columns, rows in _tables(found):
+        if rows:
+            session.say(f"{title}:")
+            session.show(columns, rows)
+    if any(one.lost_commits and one.table.startswith(STATE_PREFIX) for one in found.damaged):
+        session.say(
+            "What lost commits of the transaction log decided is not known: other transactions of "
+            "that time may be lost, or half, too."
+        )
+    session.say(f"Tables that {would}change: {', '.join(found.changed) or 'none'}.")
+    if found.is_done:
+        session.say(f"What was taken away is in {found.folder}. Now run `txnlog verify --deep`.")
+    else:
+        session.say("Nothing was written. Stop all clients, then repeat this with --yes.")
+
+
+def _tables(found: RepairReport) -> list[tuple[str, tuple[str, ...], list[tuple[object, ...]]]]:
+    """Title, columns and rows of each list."""
+    return [
+        (
+            "Damaged logs, of which what is whole begins a new one",
             ("TABLE", "KEPT-VERSION", "LOST-COMMITS", "NEW-VERSION"),
             [
                 (one.table, _known(one.kept_version), one.lost_commits, _known(one.new_version))
                 for one in found.damaged
             ],
-        )
-    if found.offsets:
-        session.say("Offsets without records:")
-        session.show(
+        ),
+        (
+            "Offsets without records",
             ("TOPIC", "PARTITION", "FROM", "TO", "RECORDS", "GOES-ON-AT"),
             [
                 (
-                    _plain(one.topic),
+                    one.topic,
                     one.partition,
                     one.first,
                     "?" if one.last is None else one.last,
@@ -90,10 +108,9 @@ def _show(session: Session, found: RepairReport) -> None:
                 )
                 for one in found.offsets
             ],
-        )
-    if found.transactions:
-        session.say("Transactions that are not as they were:")
-        session.show(
+        ),
+        (
+            "Transactions that are not as they were",
             (
                 "TRANSACTIONAL-ID",
                 "PRODUCER-ID",
@@ -104,21 +121,16 @@ def _show(session: Session, found: RepairReport) -> None:
                 "KEPT",
             ),
             [_row_of(one) for one in found.transactions],
-        )
-    if found.groups:
-        session.say("Offsets of groups that move:")
-        session.show(
+        ),
+        (
+            "Offsets of groups that move",
             ("GROUP", "TOPIC", "PARTITION", "BEFORE", "AFTER"),
             [
                 (_plain(one.group), _plain(one.topic), one.partition, one.before, one.after)
                 for one in found.groups
             ],
-        )
-    session.say(f"Tables that {would}change: {', '.join(found.changed) or 'none'}.")
-    if found.is_done:
-        session.say(f"What was taken away is in {found.folder}. Now run `txnlog verify --deep`.")
-    else:
-        session.say("Nothing was written. Stop all clients, then repeat this with --yes.")
+        ),
+    ]
 
 
 def _row_of(one: LostTransaction) -> tuple[object, ...]:

@@ -49,7 +49,6 @@ from txnlog.verifying.report import Progress, no_progress
 
 WATCH_MS_DEFAULT = 30_000
 COMMITS_AT_ONCE = 1_000
-OPERATION = "REPAIR"
 _STEPS = 20
 
 
@@ -221,7 +220,7 @@ class Repair:
         version = found.new_version if found.is_damaged else found.version + 1
         info = CommitInfo(
             self._store.clock.now_ms(),
-            OPERATION,
+            "REPAIR",
             ENGINE,
             write_id=os.urandom(16).hex(),
             previous="" if found.is_damaged else found.digest,

@@ -47,8 +47,8 @@ _PREPARED = {TransactionState.PREPARE_COMMIT.name, TransactionState.PREPARE_ABOR
 class Survey:
     """What was found. `logs` are by table; `unreadable` topics have nothing that is whole.
 
-    `damaged_files` are data and row files that are not whole, `cut_files` data files of commits that
-    are cut. `sizes` are those of row files by table and path.
+    `damaged_files` are data and row files that are not whole, `cut_files` data files that only
+    commits name which are cut. `sizes` are those of row files by table and path.
     """
 
     def __init__(self, store: ObjectStore, progress: Progress) -> None:

@@ -22,8 +22,8 @@ class LostOffsets(msgspec.Struct, frozen=True, kw_only=True):
 
 class LostTransaction(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a transaction: topics where it was `published` again, topics where records of
-    it are `lost`, topics that `kept` it. From `first_epoch` to `epoch`, if they are not the same,
-    nothing is known but the newest of them.
+    it are, or may be, `lost`, topics that `kept` it. If `first_epoch` is another one, it stands for
+    all up to `epoch`, of which only the last one is known.
     """
 
     transactional_id: str

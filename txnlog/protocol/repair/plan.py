@@ -345,7 +345,7 @@ class Planner:
         raised = fence.next
         if row.state is TransactionState.ONGOING and top >= row.txn_epoch:
             result = self._seen_result(row.producer_id, row.txn_epoch)
-            there = tuple(one for one in row.partitions if self._shows(one.topic, row))
+            there = tuple(one for one in row.partitions if self._waits(one.topic, row))
             raised = replace(raised, state=result.prepared, partitions=there)
         return replace(raised, txn_epoch=max(top, raised.txn_epoch))
 
@@ -399,10 +399,8 @@ class Planner:
         if TransactionResult.of(row.state) is TransactionResult.ABORT:
             return set()
         staged = {one.topic for one in row.pending.batches}
-        gone = {
-            name for name in decision.topics if name not in staged and not self._shows(name, row)
-        }
-        return gone | (self._broken_topics(row) & set(decision.topics))
+        eager = set(decision.topics) - staged
+        return self._may_lack(eager, row) | (self._broken_topics(row) & set(decision.topics))
 
     def _note_lost(self, found: SalvagedTopic, planned: TopicRepair) -> None:
         """Batches of transactions that are not whole, or whose decision is lost."""
@@ -417,24 +415,31 @@ class Planner:
     def _note_newer(self, row: TransactionMetadata, top: int) -> None:
         """Topics show transactions that are newer than the row: others may lack them."""
         fate = self._fate(row.producer_id, top)
-        if row.state is TransactionState.ONGOING and top == row.txn_epoch:
-            fate.lost |= {name for name in row.topics if not self._shows(name, row)}
-        else:
-            fate.first_epoch = row.txn_epoch + 1
         fate.kept |= {
             name
             for name, one in self._topics.items()
             if one.markers.newest.get(row.producer_id) == top
         }
+        if row.state is TransactionState.ONGOING and top == row.txn_epoch:
+            fate.lost |= self._may_lack(set(row.topics) - fate.kept, row)
+        else:
+            fate.first_epoch = row.txn_epoch + 1
 
-    def _shows(self, topic: str, row: TransactionMetadata) -> bool:
-        """Whether the topic has the row's marker, or batches that wait for it."""
-        found = self._topics.get(topic)
-        if found is None:
-            return False
-        waiting = {(one.producer_id, one.producer_epoch) for one in found.undecided}
-        is_marked = found.markers.newest.get(row.producer_id, -1) >= row.txn_epoch
-        return is_marked or row.transaction in waiting
+    def _may_lack(self, names: Iterable[str], row: TransactionMetadata) -> set[str]:
+        """Topics in which batches of this open transaction are, or may be, lost."""
+        return {
+            name
+            for name in names
+            if name not in self._topics
+            or self._topics[name].has_unknown
+            or not self._waits(name, row)
+        }
+
+    def _waits(self, name: str, row: TransactionMetadata) -> bool:
+        """Whether batches in the topic wait for the marker of this transaction."""
+        found = self._topics.get(name)
+        undecided = () if found is None else found.undecided
+        return row.transaction in {(one.producer_id, one.producer_epoch) for one in undecided}
 
 
 _ENDED = frozenset(

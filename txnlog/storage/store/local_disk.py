@@ -192,12 +192,6 @@ class LocalDisk:
         self.sync(path)
         return True
 
-    def move(self, path: str, target: str) -> None:
-        """Rename a file, or whatever has its name; the folder of `target` exists."""
-        os.rename(self.path(path), self.path(target))
-        self.sync(target)
-        self.sync(path)
-
     def delete(self, path: str) -> None:
         """Delete a file. A folder in its place only gets another name."""
         target = self.path(path)

@@ -360,17 +360,19 @@ class ObjectStore:
         return self._call("list", prefix, fetch)
 
     def move(self, path: str, target: str) -> None:
-        """Give an object another name, whatever has that name; one that is missing is ignored.
+        """Give an object another name, in a folder that exists; a missing one is ignored.
 
         An object store copies it, then deletes it: after an error it may have both names.
         """
         disk = self._disk
 
         def rename() -> None:
-            if disk is not None:
-                disk.move(path, target)
-            else:
+            if disk is None:
                 obstore.copy(self._store, path, target)
+                return
+            os.rename(disk.path(path), disk.path(target))
+            disk.sync(target)
+            disk.sync(path)
 
         with suppress(ObjectNotFoundError):
             self._call("put", target, rename)
