@@ -49,7 +49,8 @@ LAYERS = (
     ("txnlog.cluster",),
     ("txnlog.housekeeping", "txnlog.connector", "txnlog.consuming"),
     ("txnlog.producing", "txnlog.verifying", "txnlog.consumer"),
-    ("txnlog.producer", "txnlog.admin"),
+    ("txnlog.producer", "txnlog.repairing"),
+    ("txnlog.admin",),
     ("txnlog", "txnlog.cli", "txnlog.compat", "txnlog.testing", "spark_source", "spark_sink"),
     (FACADE,),
 )

@@ -32,6 +32,13 @@ from txnlog.admin.descriptions import (
 )
 from txnlog.admin.upgrade import UpgradeReport
 from txnlog.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
+from txnlog.protocol.repair.losses import (
+    DamagedTable,
+    LostOffsets,
+    LostTransaction,
+    MovedOffset,
+    RepairReport,
+)
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.verification.findings import Finding, FindingKind, Severity
 from txnlog.verifying.report import Verification, VerifySettings
@@ -48,6 +55,7 @@ __all__ = [
     "ConsumerGroupListing",
     "ConsumerGroupState",
     "ConsumerGroupTopicPartitions",
+    "DamagedTable",
     "DeletedRecords",
     "FencedProducer",
     "Finding",
@@ -56,8 +64,11 @@ __all__ = [
     "IsolationLevel",
     "ListConsumerGroupsResult",
     "ListOffsetsResultInfo",
+    "LostOffsets",
+    "LostTransaction",
     "MemberAssignment",
     "MemberDescription",
+    "MovedOffset",
     "NewPartitions",
     "NewTopic",
     "OffsetSpec",
@@ -65,6 +76,7 @@ __all__ = [
     "PartitionMetadata",
     "PendingTransaction",
     "ProducerState",
+    "RepairReport",
     "ResourceType",
     "Severity",
     "TopicDescription",

@@ -52,7 +52,9 @@ from txnlog.consuming.lookups import describe_topics
 from txnlog.errors import unexpected
 from txnlog.messages import ClusterMetadata, TopicPartition
 from txnlog.process.forking import refusal, watch
+from txnlog.protocol.repair.losses import RepairReport
 from txnlog.protocol.states import TransactionState
+from txnlog.repairing.repair import Repair
 from txnlog.settings import arguments
 from txnlog.settings.config import parse_config
 from txnlog.settings.options import redacted_url
@@ -459,6 +461,32 @@ class AdminClient:
             return verify(store, wanted, progress=report)
 
         return _one(check)
+
+    def repair(
+        self,
+        *,
+        dry_run: bool = True,
+        watch_ms: int = WATCH_MS_DEFAULT,
+        progress: Progress | None = None,
+    ) -> Future[RepairReport]:
+        """Bring a damaged root back to what is whole of it, after all its clients were stopped.
+
+        Only with `dry_run=False` anything is written, and not if a table changes within `watch_ms`.
+        A repair that was interrupted is finished. What is taken away is kept in a folder of the
+        root. `progress(table, done, count, files)` is called for progress.
+        Errors: ConfigError when there is no cluster, UnsupportedProtocolError,
+        ConcurrentTransactionsError while clients write.
+        """
+        is_dry = arguments.flag("dry_run", dry_run)
+        watched_ms = arguments.integer("watch_ms", watch_ms, least=0)
+        report = arguments.function("progress", progress) or no_progress
+
+        def repair() -> RepairReport:
+            store = ObjectStore.from_url(self._config.root, self._config.storage, create=False)
+            work = Repair(store, watch_ms=watched_ms, progress=report)
+            return work.find() if is_dry else work.run()
+
+        return _one(repair)
 
     def upgrade(
         self,

@@ -61,7 +61,7 @@ def verify(
         deep=deep,
     )
     try:
-        with _progress() as on_progress:
+        with progress_bar() as on_progress:
             found = session.admin().verify(settings, progress=on_progress).result()
     except TxnLogError as error:
         fail(error, is_json=session.is_json)
@@ -74,7 +74,7 @@ def verify(
 
 
 @contextmanager
-def _progress() -> Iterator[OnProgress]:
+def progress_bar() -> Iterator[OnProgress]:
     """A progress bar over the tables on stderr, if stderr is a terminal."""
     console = Console(stderr=True)
     with Progress(

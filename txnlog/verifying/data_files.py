@@ -118,26 +118,41 @@ def _wanted(
 
 def _read_one(store: ObjectStore, table: str, batches: Batches, at: int) -> Finding | None:
     path = f"{table}/{batches.paths[at].as_py()}"
+    found = damage_of(
+        store,
+        path,
+        offsets=int(batches.last_offset[at] - batches.base_offset[at]) + 1,
+        size_bytes=int(batches.size_bytes[at]),
+        stats=batches.stats[at].as_py(),
+    )
+    if found is None:
+        return None
+    kind, what = found
+    return batch_finding(kind, table, batches, at, what, is_lost=True)
+
+
+def damage_of(
+    store: ObjectStore, path: str, *, offsets: int, size_bytes: int, stats: str
+) -> tuple[FindingKind, str] | None:
+    """What is wrong with a data file that has this number of offsets; None: it is whole."""
     try:
-        what = _records_wrong(store, path, batches, at)
+        what = _records_wrong(store, path, offsets=offsets, size_bytes=size_bytes, stats=stats)
         kind = FindingKind.RECORDS_DISAGREE
     except ObjectNotFoundError:
         what, kind = "the log names it, and it does not exist", FindingKind.FILE_MISSING
     except CorruptLogError as error:
         what, kind = error.message, FindingKind.FILE_DAMAGED
-    if not what:
-        return None
-    return batch_finding(kind, table, batches, at, what, is_lost=True)
+    return (kind, what) if what else None
 
 
-def _records_wrong(store: ObjectStore, path: str, batches: Batches, at: int) -> str:
+def _records_wrong(
+    store: ObjectStore, path: str, *, offsets: int, size_bytes: int, stats: str
+) -> str:
     try:
-        statistics = decode_stats(batches.stats[at].as_py())
+        statistics = decode_stats(stats)
     except (msgspec.MsgspecError, TypeError) as error:
         return f"its statistics cannot be read: {error}"
-    span = int(batches.last_offset[at] - batches.base_offset[at]) + 1
-    check = RecordCheck(span=span, statistics=statistics)
-    size_bytes = int(batches.size_bytes[at])
+    check = RecordCheck(span=offsets, statistics=statistics)
     whole = FileSpan(path, num_records=statistics.num_records, size_bytes=size_bytes)
     for batch in read_batch_file(store, whole):
         times = batch.column("timestamp").drop_null().cast(pa.int64())

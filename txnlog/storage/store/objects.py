@@ -427,6 +427,26 @@ class ObjectStore:
 
         return self._call("list", prefix, fetch)
 
+    def move(self, path: str, target: str) -> None:
+        """Give an object another name, in a folder that exists; a missing one is ignored.
+
+        An object store copies it, then deletes it: after an error it may have both names.
+        """
+        disk = self._disk
+
+        def rename() -> None:
+            if disk is None:
+                obstore.copy(self._store, path, target)
+                return
+            os.rename(disk.path(path), disk.path(target))
+            disk.sync(target)
+            disk.sync(path)
+
+        with suppress(ObjectNotFoundError):
+            self._call("put", target, rename)
+            if disk is None:
+                self._delete_one(path)
+
     def delete(self, paths: Iterable[str]) -> None:
         """Delete objects, in any order; missing ones are ignored.
 

@@ -42,7 +42,9 @@ ON, OFF, SYNCING = "true", "false", "syncing"
 synced. No value: each process follows its own option."""
 
 
-class _View:
+class ClusterView:
+    """The cluster's settings, producer ids and shards, as the log of `__cluster` has them."""
+
     def __init__(self) -> None:
         self.reset()
 
@@ -71,7 +73,7 @@ class ClusterLog:
 
     def __init__(self, store: ObjectStore, *, settings: LogSettings | None = None) -> None:
         self._store = store
-        self._view = _View()
+        self._view = ClusterView()
         self._log = DeltaLog(store, PATH, self._view, settings=settings)
         self._block: tuple[int, int, int] = (-1, 0, 0)
 

@@ -1,0 +1,1 @@
+"""What `txnlog repair` makes of a damaged root: from what is whole to the commits that mend it."""
