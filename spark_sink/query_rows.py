@@ -25,7 +25,7 @@ from functools import partial
 from txnlog.cluster import Cluster
 from txnlog.coordinator.fencing import transition
 from txnlog.errors import ConcurrentTransactionsError
-from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
+from txnlog.process.clock import OPERATION_ATTEMPTS_MAX
 from txnlog.protocol.metadata import Owner, TransactionMetadata
 from txnlog.protocol.micro_batches import (
     is_of_query,
@@ -98,7 +98,7 @@ def _change(cluster: Cluster, transactional_id: str, decide: Decide) -> None:
             decided = coordinator.describe(transactional_id)
             if decided is not None:
                 coordinator.finish(decided)
-            cluster.store.clock.sleep_ms(backoff_ms(attempt))
+            cluster.store.back_off(attempt)
             continue
         if changed is not None:
             coordinator.finish(changed)

@@ -38,7 +38,7 @@ from txnlog.process.forking import watch
 from txnlog.producing.accumulator import Accumulator, OnDelivery
 from txnlog.producing.admission import Admission
 from txnlog.producing.arrow_records import to_slices
-from txnlog.producing.deadlines import BACKOFF_MS_MIN, Deadline
+from txnlog.producing.deadlines import BACKOFF_MS_MAX, BACKOFF_MS_MIN, Deadline
 from txnlog.producing.deliveries import Deliveries
 from txnlog.producing.destinations import Destinations
 from txnlog.producing.lifecycle import Lifecycle
@@ -60,6 +60,7 @@ from txnlog.protocol.producer_states import LifecycleState, ProducerCall, failed
 from txnlog.settings import arguments
 from txnlog.settings.config import client_events
 from txnlog.storage.batches.records import RECORD_OVERHEAD_BYTES
+from txnlog.storage.store.objects import LOCAL_BACKOFF_MS_MAX
 
 __all__ = ["Producer"]
 
@@ -91,6 +92,7 @@ class Producer:
         is_transactional = get("transactional.id") is not None
         self._background = background
         self._clock = cluster.store.clock
+        self._backoff_ms_max = LOCAL_BACKOFF_MS_MAX if cluster.store.is_local else BACKOFF_MS_MAX
         self._block_ms: int = get("max.block.ms")
         self._on_delivery: OnDelivery | None = get("on_delivery")
         self._deliveries = Deliveries(self._clock)
@@ -516,7 +518,10 @@ class Producer:
     def _deadline(self, call: str, timeout: float | None) -> Deadline:
         seconds = arguments.timeout_s("timeout", timeout)
         timeout_ms = self._block_ms if seconds is None or seconds < 0 else seconds * 1000
-        return Deadline(self._clock, self._outlet.cluster.store.retries, call, timeout_ms)
+        retries = self._outlet.cluster.store.retries
+        return Deadline(
+            self._clock, retries, call, timeout_ms, backoff_ms_max=self._backoff_ms_max
+        )
 
     def _manager(self, call: ProducerCall) -> TransactionManager:
         """Raises what refuses `call` to a producer without transactional.id."""

@@ -353,7 +353,8 @@ def test_interrupt_while_a_checkpoint_is_queued_does_not_prevent_the_next(
         after_commit = partial(log._checkpointer.after_commit, head, store.clock.boot_ms())
         place = interrupted_at(number, after_commit, places)
         checkpointer.wait_for_background()
-        assert isinstance(write(log, log.version + 1), Committed)
+        # The same number each time: a table of many actions has fewer checkpoints.
+        assert isinstance(write(log, 1), Committed)
         checkpointer.wait_for_background()
         assert log_files.list_log(store, TABLE).checkpoints[-1] == log.version, place
         checkpointer._THREAD.end()

@@ -24,7 +24,7 @@ from txnlog.errors import (
     InvalidTxnStateError,
 )
 from txnlog.messages import TopicPartition
-from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
+from txnlog.process.clock import OPERATION_ATTEMPTS_MAX
 from txnlog.protocol.appends import prepare_marker
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.metadata import ProducerIdAndEpoch, TransactionMetadata
@@ -244,7 +244,7 @@ def _carry_out(
             decided = coordinator.describe(row.transactional_id)
             if decided is not None:
                 coordinator.finish(decided)
-            cluster.store.clock.sleep_ms(backoff_ms(attempt))
+            cluster.store.back_off(attempt)
             continue
         if moved is not None and moved.state.is_prepared:
             moved = coordinator.finish(moved)

@@ -11,7 +11,7 @@ from txnlog.coordinator.finishing import publish_newest
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.state_rows import check_run, describe, unmoved
 from txnlog.errors import IllegalGenerationError, NothingWrittenError, OffsetConflictError
-from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
+from txnlog.process.clock import OPERATION_ATTEMPTS_MAX
 from txnlog.protocol.fencing_lines import group_lines
 from txnlog.protocol.group_metadata import Positions, TicketHolder
 from txnlog.protocol.groups import (
@@ -42,6 +42,9 @@ from txnlog.protocol.tickets import (
     with_unmoved,
 )
 from txnlog.storage.tables.row_log import RowView
+
+_WAITS_FROM = 5
+"""Who waits for a transaction to end begins with a wait of a millisecond, not with none."""
 
 
 class Begun(NamedTuple):
@@ -163,7 +166,7 @@ class GroupCoordinator:
                 rounds += 1
                 if rounds > (OPERATION_ATTEMPTS_MAX if fence else 1):
                     raise unstable(group_id, open_ones)
-            clock.sleep_ms(max(1.0, backoff_ms(attempt)) if is_patient else backoff_ms(attempt))
+            self._root.store.back_off(max(_WAITS_FROM, attempt) if is_patient else attempt)
             attempt += 1
 
     def _look_at(
@@ -381,7 +384,7 @@ class GroupCoordinator:
             by = f"{row.transactional_id!r}"
             fence_holders(self._root, group_id, found.holders, partitions=request.end, by=by)
             fenced.update(holder.ticket for holder in found.holders)
-            self._root.store.clock.sleep_ms(backoff_ms(attempt))
+            self._root.store.back_off(attempt)
         raise unstable(group_id, ())
 
     # -- operators -------------------------------------------------------------------------------
@@ -423,7 +426,7 @@ class GroupCoordinator:
                 )
                 return begun.generation
             except IllegalGenerationError:
-                self._root.store.clock.sleep_ms(backoff_ms(attempt))
+                self._root.store.back_off(attempt)
         raise unstable(group_id, ())
 
     def _now_ms(self) -> int:

@@ -46,7 +46,7 @@ from txnlog.errors import (
     InvalidTxnStateError,
     TxnLogError,
 )
-from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
+from txnlog.process.clock import OPERATION_ATTEMPTS_MAX
 from txnlog.process.failpoint import reach
 from txnlog.protocol.groups import GroupOffsets, unstable
 from txnlog.protocol.metadata import (
@@ -137,7 +137,7 @@ class TransactionCoordinator:
             except ConcurrentTransactionsError:
                 row = self.describe(transactional_id)
                 if row is None or not row.state.is_prepared:
-                    self._store.clock.sleep_ms(backoff_ms(attempt))
+                    self._store.back_off(attempt)
             else:
                 reach("take_over.after")
                 if row is not None and not row.state.is_prepared:
@@ -424,7 +424,7 @@ class TransactionCoordinator:
                 tickets = self._groups.tickets(row, offsets, before_registering=before_registering)
                 if tickets == former:
                     raise
-                self._store.clock.sleep_ms(backoff_ms(attempt))
+                self._store.back_off(attempt)
         raise unstable(offsets[0].group_id, ())
 
     def is_committed(self, row: TransactionMetadata) -> bool:

@@ -89,8 +89,8 @@ OPERATION_ATTEMPTS_MAX = 50
 """Maximum number of attempts at an operation that others keep interrupting, `backoff_ms` apart."""
 
 
-def backoff_ms(attempt: int) -> float:
-    """Wait before retry number `attempt` (0, 1, ...): exponential with jitter, maximum 200 ms."""
+def backoff_ms(attempt: int, *, backoff_ms_max: float) -> float:
+    """Wait before retry number `attempt` (0, 1, ...): exponential with jitter."""
     if attempt < 3:
         return 0.0
-    return random.uniform(0.5, 1.0) * min(200.0, 0.5 * 2.0 ** min(attempt - 3, 9))
+    return random.uniform(0.5, 1.0) * min(backoff_ms_max, 0.5 * 2.0 ** min(attempt - 3, 9))

@@ -22,13 +22,22 @@ class Deadline:
     A storage call under way is not interrupted: the user call may exceed its deadline by one.
     """
 
-    def __init__(self, clock: Clock, retries: Retries, call: str, timeout_ms: float) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        retries: Retries,
+        call: str,
+        timeout_ms: float,
+        *,
+        backoff_ms_max: float = BACKOFF_MS_MAX,
+    ) -> None:
         self._clock = clock
         self._retries = retries
         self._call = call
         self._timeout_ms = timeout_ms
         self._end_ms = clock.boot_ms() + timeout_ms
         self._backoff_ms: float = BACKOFF_MS_MIN
+        self._backoff_ms_max = backoff_ms_max
 
     @property
     def remaining_ms(self) -> float:
@@ -59,7 +68,7 @@ class Deadline:
         if self.remaining_ms <= 0:
             raise self.over(error) from error
         self._clock.sleep_ms(min(self._backoff_ms, self.remaining_ms))
-        self._backoff_ms = min(2 * self._backoff_ms, BACKOFF_MS_MAX)
+        self._backoff_ms = min(2 * self._backoff_ms, self._backoff_ms_max)
 
     def over(self, error: TxnLogError | None) -> OperationTimedOutError:
         """The error of a call whose deadline has passed; `error` is the last that it met."""

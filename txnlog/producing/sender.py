@@ -37,7 +37,7 @@ logger = logging.getLogger("txnlog")
 
 T = TypeVar("T")
 
-RETRY_MS = 100
+RETRY_MS = 50
 IDLE_S = 1.0
 """The thread wakes up this often, to sweep transactions and to check whether it is stopped."""
 

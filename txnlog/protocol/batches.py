@@ -174,11 +174,13 @@ def headers_from_columns(
     """
     try:
         columns = [
-            values[name].cast(pa.int64()).to_numpy() for name in HEADER_COLUMNS if name != _STATUS
+            np.from_dlpack(values[name].cast(pa.int64()))
+            for name in HEADER_COLUMNS
+            if name != _STATUS
         ]
         statuses = values[_STATUS].dictionary_encode()
         known = STATUSES.issuperset(statuses.dictionary.to_pylist()) and not statuses.null_count
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise _corrupt(source, "", f"{type(error).__name__}: {error}") from error
     partition, base_offset, last_offset = columns[:3]
     wrong = np.flatnonzero(
@@ -196,7 +198,7 @@ def headers_from_columns(
     order = np.lexsort((base_offset, partition))
     columns = [column[order] for column in columns]
     names = np.array(statuses.dictionary.to_pylist(), dtype=object)
-    status = statuses.indices.to_numpy()[order]
+    status = np.from_dlpack(statuses.indices)[order]
     ordered_paths: list[str] = _in_order(paths, order)
     headers = list(
         map(

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txnlog.process import arrow_compute as pc
+from txnlog.process.arrow_arrays import array_of, number_array, scalar_of
 from txnlog.protocol.app_transactions import RETENTION_PROPERTY as TXN_RETENTION_PROPERTY
 from txnlog.protocol.txn_memory import (
     APPLICATION_RECORDS,
@@ -144,8 +145,8 @@ def _is_forgotten(app_id: str, updated_ms: int | None, horizons: dict[str, int])
 def _newest(file: pq.ParquetFile | None, kind: str, rows: list[dict[str, Any]]) -> pa.StructArray:
     """The newest action of a kind: the last of `rows`, else the previous checkpoint's."""
     if rows:
-        return pa.array(rows[-1:], SCHEMA.field(kind).type)
-    found = pa.array([], SCHEMA.field(kind).type) if file is None else read_actions(file, kind)
+        return array_of(rows[-1:], SCHEMA.field(kind).type)
+    found = pa.nulls(0, SCHEMA.field(kind).type) if file is None else read_actions(file, kind)
     if not len(found):
         raise ValueError(f"neither the previous checkpoint nor a commit after it has a {kind}")
     return found.slice(len(found) - 1)
@@ -177,14 +178,14 @@ def _metadata_row(action: Metadata) -> dict[str, Any]:
 def _txns(file: pq.ParquetFile | None, changes: _Changes) -> pa.StructArray:
     txns = changes.of(Txn)
     columns = (
-        pa.array([txn.app_id for txn in txns], pa.string()),
-        pa.array([txn.version for txn in txns], pa.int64()),
-        pa.array([txn.last_updated for txn in txns], pa.int64()),
+        array_of([txn.app_id for txn in txns], pa.string()),
+        array_of([txn.version for txn in txns], pa.int64()),
+        array_of([txn.last_updated for txn in txns], pa.int64()),
     )
     later = pa.StructArray.from_arrays(columns, fields=list(SCHEMA.field("txn").type))
     if file is None:
         return later
-    app_ids = pa.array(sorted(changes.app_ids), pa.string())
+    app_ids = array_of(sorted(changes.app_ids), pa.string())
     before = _not_in(read_actions(file, "txn"), "appId", app_ids)
     if changes.horizons:
         before = _without_expired(before, changes.horizons)
@@ -193,11 +194,16 @@ def _txns(file: pq.ParquetFile | None, changes: _Changes) -> pa.StructArray:
 
 def _without_expired(txns: pa.StructArray, horizons: dict[str, int]) -> pa.StructArray:
     """Without those that a horizon expires; only old ones are checked one by one."""
-    is_old = pc.less(txns.field("lastUpdated"), max(horizons.values())).fill_null(False)
+    is_old = _is_before(txns, max(horizons.values()))
     old = txns.filter(is_old)
     rows = zip(old.field("appId").to_pylist(), old.field("lastUpdated").to_pylist(), strict=True)
-    forgotten = pa.array([_is_forgotten(*row, horizons) for row in rows], pa.bool_())
+    forgotten = array_of([_is_forgotten(*row, horizons) for row in rows], pa.bool_())
     return _without(txns, pc.replace_with_mask(is_old, is_old, forgotten))
+
+
+def _is_before(txns: pa.StructArray, at_ms: int) -> pa.BooleanArray:
+    is_before = pc.less(txns.field("lastUpdated"), scalar_of(at_ms, pa.int64()))
+    return is_before.fill_null(scalar_of(False, pa.bool_()))
 
 
 def _without_old(
@@ -214,7 +220,7 @@ def _without_old(
         pc.invert(pc.starts_with(txns.field("appId"), TXN_PREFIX)),
         pc.starts_with(txns.field("appId"), APPLICATION_RECORDS),
     )
-    is_old = pc.less(txns.field("lastUpdated"), now_ms() - retention_ms).fill_null(False)
+    is_old = _is_before(txns, now_ms() - retention_ms)
     return _without(txns, pc.and_(is_application, is_old))
 
 
@@ -227,12 +233,12 @@ def _adds(file: pq.ParquetFile | None, changes: _Changes) -> Iterator[pa.StructA
     adds: list[Add] = changes.of(Add)
     yield pa.StructArray.from_arrays(
         [
-            pa.array([add.path for add in adds], pa.string()),
+            array_of([add.path for add in adds], pa.string()),
             _maps([add.partition_values for add in adds]),
-            pa.array([add.size for add in adds], pa.int64()),
-            pa.array([add.modification_time for add in adds], pa.int64()),
-            pa.array([bool(add.data_change) for add in adds], pa.bool_()),
-            pa.array([add.stats for add in adds], pa.string()),
+            array_of([add.size for add in adds], pa.int64()),
+            array_of([add.modification_time for add in adds], pa.int64()),
+            array_of([bool(add.data_change) for add in adds], pa.bool_()),
+            array_of([add.stats for add in adds], pa.string()),
         ],
         fields=list(SCHEMA.field("add").type),
     )
@@ -241,16 +247,16 @@ def _adds(file: pq.ParquetFile | None, changes: _Changes) -> Iterator[pa.StructA
 def _maps(values: Sequence[Mapping[str, str | None]]) -> pa.MapArray:
     """Partition values, without an object for each pair."""
     ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
-    keys = pa.array(list(chain.from_iterable(values)), pa.string())
-    items = pa.array(list(chain.from_iterable(one.values() for one in values)), pa.string())
+    keys = array_of(list(chain.from_iterable(values)), pa.string())
+    items = array_of(list(chain.from_iterable(one.values() for one in values)), pa.string())
     kind = SCHEMA.field("add").type.field("partitionValues").type
-    return pa.MapArray.from_arrays(pa.array(ends), keys, items, kind)
+    return pa.MapArray.from_arrays(number_array(ends), keys, items, kind)
 
 
 def _changed(changes: _Changes) -> pa.Array:
     """Paths that the commits add or remove."""
     paths = [action.path for action in changes.actions if isinstance(action, Add | Remove)]
-    return pa.array(paths, pa.string())
+    return array_of(paths, pa.string())
 
 
 def _tombstones(
@@ -260,26 +266,30 @@ def _tombstones(
     store_now_ms: Callable[[], int],
 ) -> pa.Table:
     """Tombstones within their retention; one without a time gets the present one."""
-    tombstones = TOMBSTONES.empty_table() if file is None else read_tombstones(file)
+    tombstones = pa.Table.from_batches([], TOMBSTONES) if file is None else read_tombstones(file)
     removed: list[Remove] = changes.of(Remove)
     if not len(tombstones) and not removed:
         return tombstones
     now_ms = store_now_ms()
     later = pa.table(
-        [[action.path for action in removed], [action.deletion_timestamp for action in removed]],
+        [
+            array_of([action.path for action in removed], pa.string()),
+            array_of([action.deletion_timestamp for action in removed], pa.int64()),
+        ],
         TOMBSTONES,
     )
     tombstones = pa.concat_tables([_not_in(tombstones, "path", _changed(changes)), later])
-    times = tombstones.column("deletionTimestamp").fill_null(now_ms)
+    times = tombstones.column("deletionTimestamp").fill_null(scalar_of(now_ms, pa.int64()))
     tombstones = tombstones.set_column(1, TOMBSTONES.field(1), times)
     retention_ms = file_retention_ms(properties)
-    young = pc.greater(tombstones.column("deletionTimestamp"), now_ms - retention_ms)
+    horizon = scalar_of(now_ms - retention_ms, pa.int64())
+    young = pc.greater(tombstones.column("deletionTimestamp"), horizon)
     return tombstones.filter(young)
 
 
 def _removes(tombstones: pa.Table) -> Iterator[pa.StructArray]:
     for some in tombstones.to_batches(max_chunksize=ROWS_PER_GROUP):
-        columns = (*some.columns, pa.repeat(False, len(some)))
+        columns = (*some.columns, pa.repeat(scalar_of(False, pa.bool_()), len(some)))
         yield pa.StructArray.from_arrays(columns, fields=list(SCHEMA.field("remove").type))
 
 

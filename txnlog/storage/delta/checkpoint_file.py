@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from txnlog.process import arrow_compute as pc
 from txnlog.process.arrow_arrays import number_array
 from txnlog.storage.store.parquet_claims import ClaimError, check_pages, check_schema, footer_bytes
 
@@ -161,7 +162,7 @@ def read_tombstones(file: pq.ParquetFile) -> pa.Table:
     """All tombstones of a checkpoint, with the columns of TOMBSTONES."""
     groups = groups_with(file.metadata, "remove")
     if not groups:
-        return TOMBSTONES.empty_table()
+        return pa.Table.from_batches([], TOMBSTONES)
     columns = [f"remove.{name}" for name in TOMBSTONES.names]
     rows = file.read_row_groups(groups, columns=columns, use_threads=False)
     tables = []
@@ -179,7 +180,7 @@ def present(table: pa.Table, kind: str) -> pa.StructArray:
     column = table.column(kind).combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks)
-    places = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+    places = np.from_dlpack(pc.indices_nonzero(column.is_valid()))
     if len(places) and places[-1] - places[0] + 1 == len(places):
         # One kind after the other, as delta-rs and our writer do: nothing is copied.
         return column.slice(places[0], len(places))

@@ -230,12 +230,12 @@ def _partition_values(maps: pa.MapArray) -> dict[str, pa.Array]:
     first, last = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
     encoded = maps.keys.slice(first, last - first).dictionary_encode()
     items = maps.items.slice(first, last - first)
-    names = encoded.indices.to_numpy()
+    names = np.from_dlpack(encoded.indices)
     found = {}
     for number, name in enumerate(encoded.dictionary.to_pylist()):
         places = np.flatnonzero(names == number)
         if len(places) != len(maps):
-            ends = maps.offsets.to_numpy()[1:] - first
+            ends = np.from_dlpack(maps.offsets)[1:] - first
             at = np.full(len(maps), -1)
             at[np.searchsorted(ends, places, side="right")] = places
             found[name] = items.take(number_array(at, valid=at >= 0))

@@ -19,8 +19,8 @@ logger = logging.getLogger("txnlog")
 
 _CLEANUPS_PER_RETENTION = 24
 _REST_PER_WORK = 19
-"""A checkpoint is at most a twentieth of the time, however fast a process commits: it shares a lock
-of the interpreter with the commits."""
+"""Checkpoints of a log are at most a twentieth of the time, however fast its writers commit: they
+share a lock of the interpreter with the commits, and the machine's processors."""
 _RESTS_MAX = 4
 """That many checkpoints in a row are left out for it, so the next process reads more commits."""
 _KEPT_MAX = 1_000
@@ -45,6 +45,11 @@ class Checkpointer:
         self._waiting_in: int | None = None
         """The process id in which a task is queued; it covers the commits of later calls, too."""
         self._rests_until_ms = self._rests = 0
+        self._due_at: int | None = None
+        """The version of this process's last commit with which a checkpoint was due."""
+        self._writers = 1
+        """About how many processes write this log: each meets one in so many of the versions with
+        which a checkpoint is due."""
         self._kept: dict[int, Commit] | None = None
         """Commits of a process that commits fast, which a checkpoint need not read: small ones, up
         to a number, since the newest checkpoint or later."""
@@ -58,6 +63,9 @@ class Checkpointer:
             return
         if version % settings.checkpoint_interval:
             return
+        if self._due_at is not None:
+            self._writers = max(1, (version - self._due_at) // settings.checkpoint_interval)
+        self._due_at = version
         head = Covered(version, sent_ms)
         if settings.checkpoint_mode == "inline":
             self._run(head, clean=self._is_cleanup_due())
@@ -90,7 +98,8 @@ class Checkpointer:
             begun_ms = self._store.clock.boot_ms()
             self._run(head, clean=clean)
             ended_ms = self._store.clock.boot_ms()
-            self._rests_until_ms = ended_ms + _REST_PER_WORK * (ended_ms - begun_ms)
+            rest_ms = _REST_PER_WORK * self._writers * (ended_ms - begun_ms)
+            self._rests_until_ms = ended_ms + rest_ms
 
         is_queued = False
         try:

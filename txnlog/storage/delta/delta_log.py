@@ -36,8 +36,7 @@ from txnlog.errors import (
     StorageError,
     TxnLogError,
 )
-from txnlog.process.clock import backoff_ms
-from txnlog.protocol.contention import give_way_ms
+from txnlog.protocol.contention import give_way_ms, is_wanted
 from txnlog.protocol.txn_memory import is_horizon
 from txnlog.storage.delta import log_files
 from txnlog.storage.delta.actions import (
@@ -59,7 +58,11 @@ from txnlog.storage.delta.log_settings import LogSettings as LogSettings
 from txnlog.storage.delta.table_protocol import SEALED, check_protocol, newest_protocol
 from txnlog.storage.store.objects import ObjectStore
 
-_TAIL_BEFORE_LISTING = 32
+_READ_AT_ONCE = 32
+"""Commits that are read by number before they are applied; a log in an object store that has more
+is listed, so that the others are fetched together."""
+_FAR_BEHIND = 10_000
+"""Commits that a local disk gives in about half a second, in which a log is opened again."""
 _OPENS_MAX = 5
 _PUTS_MAX = 64
 _CHECK_SLOTS_MS = 10_000
@@ -184,28 +187,31 @@ class DeltaLog:
     @property
     def likely_current(self) -> bool:
         """Whether a refresh may be unnecessary: the newest commit in memory is ours, or `get_ready`
-        was called.
+        was called. Not on a local disk where others write: there a look is cheaper than a conflict.
 
         A put-if-absent at the next version proves or disproves it, so a decision that ends in a
         commit may rely on it; a decision with another result may not.
         """
-        return (self._last_writer or self._is_ready) and self._trusted()
+        is_likely = (self._last_writer or self._is_ready) and self._trusted()
+        return is_likely and not (self.store.is_local and self._is_wanted())
 
     def give_way(self) -> None:
         """Before the next commit: wait for a moment if other writers have
         committed here recently and this one keeps winning.
         """
-        since_ms = None if self._others_ms is None else self._clock.boot_ms() - self._others_ms
-        wait_ms = give_way_ms(
-            wins=self._wins,
-            since_others_ms=since_ms,
-            latency_ms=self.store.latency.ms,
-            jitter=random.random(),
-        )
+        if not self._is_wanted():
+            return
+        latency_ms = self.store.latency.ms
+        wait_ms = give_way_ms(wins=self._wins, latency_ms=latency_ms, jitter=random.random())
         if wait_ms:
             self._clock.sleep_ms(wait_ms)
             self._wins = 0
             self._last_writer = False
+
+    def _is_wanted(self) -> bool:
+        """Whether other processes have committed here recently."""
+        since_ms = None if self._others_ms is None else self._clock.boot_ms() - self._others_ms
+        return is_wanted(since_ms, latency_ms=self.store.latency.ms)
 
     def _meet_others(self) -> None:
         """Another process has committed since our last commit."""
@@ -225,35 +231,57 @@ class DeltaLog:
         is_proved = self._unproved is None
         base = self._last_seen(self.version)
         self._is_ready = False
-        for _ in range(_TAIL_BEFORE_LISTING):
-            if not self._trusted():
-                self._open()
-                return
+        while self._trusted():
             sent_ms, wall_ms = self._clock.boot_ms(), self._clock.now_ms()
-            source = commit_path(self.path, self.version + 1)
-            data = self._get_if_there(source)
-            if data is None:
-                if self._trusted() and self._is_at_head(base, wall_ms, sure=sure or not is_proved):
+            commits, is_end = self._read_next()
+            if not self._trusted():
+                break
+            if commits:
+                if not is_proved and not self.store.exists(commit_path(self.path, base)):
+                    break
+                is_proved, self._unproved = True, None
+                # Their writers may not have synced them yet.
+                self.store.rely_on([commit_path(self.path, each.version) for each in commits])
+                self._last_writer = False
+                self._meet_others()
+                self._take(commits)
+            if is_end:
+                if self._is_at_head(base, wall_ms, sure=sure or not is_proved):
                     self._confirmed_ms = sent_ms
                     self._unproved = None
                     return
                 if self.exists:
                     self.store.check_folder(f"{self.path}/_delta_log")
-                self._open()
+                break
+            if not self.store.is_local or self._is_far_behind():
+                self._catch_up(base)
                 return
-            if not self._trusted():
-                self._open()
-                return
-            if not is_proved and not self.store.exists(commit_path(self.path, base)):
-                self._open()
-                return
-            is_proved, self._unproved = True, None
-            # Its writer may not have synced it yet.
-            self.store.rely_on([source])
-            self._last_writer = False
-            self._meet_others()
-            self._take([decode_commit(data, version=self.version + 1, source=source)])
-        self._catch_up(base)
+            # So many commits are worth the check that a listing would be: whether one is missing.
+            sure = True
+        self._open()
+
+    def _read_next(self) -> tuple[list[Commit], bool]:
+        """The next commits by number, up to _READ_AT_ONCE; and whether the slot after them is
+        empty. An error ends it: after the first commit it is met, and raised, by the next call.
+        """
+        commits: list[Commit] = []
+        try:
+            while len(commits) < _READ_AT_ONCE:
+                version = self.version + 1 + len(commits)
+                source = commit_path(self.path, version)
+                data = self._get_if_there(source)
+                if data is None:
+                    return commits, True
+                commits.append(decode_commit(data, version=version, source=source))
+        except TxnLogError:
+            if not commits:
+                raise
+        return commits, False
+
+    def _is_far_behind(self) -> bool:
+        """Whether a checkpoint saves reading very many commits."""
+        hint = log_files.read_hint(self.store, self.path)
+        return hint is not None and hint.version > self.version + _FAR_BEHIND
 
     def get_ready(self, *, check_head: bool = True) -> None:
         """Bring the view up to the head for a commit that follows at once, in one round if no other
@@ -342,7 +370,7 @@ class DeltaLog:
         sent_ms, wall_ms = self._clock.boot_ms(), self._clock.now_ms()
         files = log_files.list_log(self.store, self.path, since=self.version)
         newest = files.newest_checkpoint
-        if newest is not None and newest > self.version + 10 * _TAIL_BEFORE_LISTING:
+        if newest is not None and newest > self.version + 10 * _READ_AT_ONCE:
             self._open()
             return
         try:
@@ -370,7 +398,7 @@ class DeltaLog:
                 self._load(files)
             except ObjectNotFoundError:
                 # Clean-up removed a listed file before it was read: a newer checkpoint exists.
-                self._clock.sleep_ms(backoff_ms(attempt + 3))
+                self.store.back_off(attempt + 3)
                 continue
             if self._clock.boot_ms() - sent_ms <= self.settings.trust_ms:
                 self._confirmed_ms = self._checked_ms = sent_ms
@@ -583,6 +611,10 @@ class DeltaLog:
             # A refresh shows whether others were faster, or the commit of this version is missing.
             self._checked_ms = None
             return Conflict(version)
+        if self.store.is_local and self._is_wanted() and self._is_there(version):
+            # Another was faster; nothing was written yet.
+            self._meet_others()
+            return Conflict(version)
         landed = self._put_until_settled(path, data, info.write_id)
         self._wins += 1 if landed else 0
         if landed and prove_later and self._may_prove_later(version) and self._trusted():
@@ -718,8 +750,7 @@ class DeltaLog:
             sent_ms = self._clock.boot_ms()
             try:
                 is_created = self.store.put_if_absent(path, data)
-                if not self.store.is_local:
-                    self.store.latency.record(self._clock.boot_ms() - sent_ms)
+                self.store.latency.record(self._clock.boot_ms() - sent_ms)
                 if is_created:
                     self.store.retries.worked(self.path)
                     return True
@@ -747,7 +778,7 @@ class DeltaLog:
                 pass
             if self._clock.boot_ms() > give_up_ms or not self._trusted():
                 return None
-            self._clock.sleep_ms(backoff_ms(attempt + 3))
+            self.store.back_off(attempt + 3)
         return None
 
     def _say_retried(self, error: TxnLogError) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from txnlog.errors import RESTORE_ALL, LogGapError, ObjectNotFoundError
-from txnlog.process.clock import backoff_ms
 from txnlog.storage.delta import checkpoint_file, log_files
 from txnlog.storage.delta.actions import Remove, decode_commit
 from txnlog.storage.delta.checkpoint_reader import damaged, read_intact
@@ -25,7 +24,7 @@ def read_tombstones(store: ObjectStore, table: str, *, version: int) -> dict[str
             return _read(store, log_files.list_log(store, table), version)
         except ObjectNotFoundError:
             # Clean-up removed a listed file before it was read: a newer checkpoint exists.
-            store.clock.sleep_ms(backoff_ms(attempt + 3))
+            store.back_off(attempt + 3)
     raise LogGapError(
         f"{store.url}/{table}/_delta_log: files that were listed could not be read in "
         f"{_TRIES_MAX} tries. {RESTORE_ALL}",

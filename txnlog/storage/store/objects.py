@@ -27,10 +27,10 @@ from txnlog.errors import (
     TxnLogError,
 )
 from txnlog.process.caches import local_path
-from txnlog.process.clock import Clock, SystemClock
+from txnlog.process.clock import Clock, SystemClock, backoff_ms
 from txnlog.process.failures import Failures
 from txnlog.process.forking import ADVICE
-from txnlog.process.latency import Latency
+from txnlog.process.latency import LATENCY_MS_MAX, Latency
 from txnlog.process.retries import Retries
 from txnlog.process.together import together
 from txnlog.settings.roots import place_of, without_secrets
@@ -63,6 +63,12 @@ _AT_ONCE = 64
 """Requests of one piece of work that an object store gets at the same time."""
 _DELETED_AT_ONCE = 1_000
 """Paths that S3 takes in one request for deletion; Azure takes 256."""
+
+BACKOFF_MS_MAX = 200.0
+LOCAL_BACKOFF_MS_MAX = 50.0
+"""On a local disk, where what others do takes milliseconds."""
+_LOCAL_LATENCY_MS_MAX = 10.0
+"""No longer wait for other writers than 50 ms there, either: they are up to five puts."""
 
 _used_in_this_process = False
 _forked_after_use = False
@@ -107,7 +113,6 @@ class ObjectStore:
         self._store = store
         self.url = url
         self.clock = clock or SystemClock()
-        self.latency = Latency()
         self.retries = Retries(self.clock.boot_ms)
         self._store_clock = StoreClock(self, self.clock)
         self._home: tuple[str, Callable[[], None]] | None = None
@@ -124,6 +129,7 @@ class ObjectStore:
         self._look: Callable[[], object] | None = None
         self._looked_ms: int | None = None
         self._looking = threading.Lock()
+        self.latency = Latency(_LOCAL_LATENCY_MS_MAX if self.is_local else LATENCY_MS_MAX)
 
     @classmethod
     def from_url(
@@ -336,6 +342,13 @@ class ObjectStore:
     def head(self, path: str) -> ObjectMeta:
         """Size and time of an object. Raises ObjectNotFoundError."""
         return _meta(self._call("head", path, lambda: obstore.head(self._store, path)))
+
+    def back_off(self, attempt: int) -> None:
+        """Wait before retry number `attempt` (0, 1, ...) of an operation that others interrupt, or
+        of a call that failed.
+        """
+        backoff_ms_max = LOCAL_BACKOFF_MS_MAX if self.is_local else BACKOFF_MS_MAX
+        self.clock.sleep_ms(backoff_ms(attempt, backoff_ms_max=backoff_ms_max))
 
     @property
     def is_remote(self) -> bool:
