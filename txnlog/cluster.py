@@ -277,8 +277,10 @@ class Cluster(Root):
     ) -> TopicLog:
         """Create a topic.
 
-        `config`: see txnlog.settings.topic_configs. Raises InvalidTopicError, ConfigError,
-        InvalidPartitionsError, TopicAlreadyExistsError unless exist_ok.
+        A deleted one gets at least as many partitions as it had (D12): fewer `partitions` are
+        refused, unless `exist_ok`. `config`: see txnlog.settings.topic_configs. Raises
+        InvalidTopicError, ConfigError, InvalidPartitionsError, TopicAlreadyExistsError unless
+        exist_ok.
         """
         log = self.topic_log(arguments.topic("topic", name))
         count = NUM_PARTITIONS_DEFAULT if partitions is None else partitions
@@ -286,7 +288,12 @@ class Cluster(Root):
             "partitions", count, least=1, most=PARTITIONS_MAX, refusal=InvalidPartitionsError
         )
         checked = check_configs({} if config is None else config)
-        log.create(partitions=count, config=checked, exist_ok=exist_ok)
+        log.create(
+            partitions=count,
+            config=checked,
+            exist_ok=exist_ok,
+            at_least=exist_ok or partitions is None,
+        )
         return log
 
     def delete_topic(self, name: str, *, force: bool = False) -> None:

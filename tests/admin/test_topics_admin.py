@@ -128,6 +128,26 @@ def test_admin_create_topics_creates_the_cluster_and_validate_only_creates_nothi
         again["a"].result()
 
 
+def test_topic_created_again_has_the_partitions_that_were_asked_for_or_is_refused() -> None:
+    """It silently had as many as before. Without a number, or created by a producer, it may."""
+    cluster = process(world())
+    client = admin(cluster)
+    client.create_topics([NewTopic("wide", 6)])["wide"].result()
+    client.delete_topics(["wide"])["wide"].result()
+    for only in (True, False):
+        with pytest.raises(InvalidPartitionsError, match="had 6 partitions"):
+            client.create_topics([NewTopic("wide", 5)], validate_only=only)["wide"].result()
+    assert client.create_topics([NewTopic("wide")], validate_only=True)["wide"].result() is None
+    for create, count in (
+        (lambda: client.create_topics([NewTopic("wide")])["wide"].result(), 6),
+        (lambda: cluster.find_or_create_topic("wide", auto_create=True, partitions=2), 6),
+        (lambda: client.create_topics([NewTopic("wide", 7)])["wide"].result(), 7),
+    ):
+        create()
+        assert cluster.topic("wide").partitions == count
+        client.delete_topics(["wide"])["wide"].result()
+
+
 def test_describe_topics_returns_the_offsets_of_each_partition() -> None:
     """LSO and end differ while an eager transaction is open (R12)."""
     shared = world()

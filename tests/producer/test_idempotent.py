@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tests.coordinator.processes import process
+from tests.cases import Some
+from tests.coordinator.processes import ERRORS, process
 from tests.producer.worlds import Reports, cluster_of, producer, read, values, world
 from txnlog.errors import (
     InvalidRecordError,
@@ -19,6 +22,7 @@ from txnlog.errors import (
 )
 from txnlog.producer import Producer
 from txnlog.protocol.partitioner import partition_for_key
+from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 from txnlog.testing.invariants import check_cluster
 
 
@@ -69,24 +73,75 @@ def test_gap_in_the_sequences_ends_the_producer() -> None:
     assert values(process(shared), "orders") == ["a"]
 
 
-def test_topic_created_again_gets_no_records_for_the_old_topic() -> None:
-    """Records in flight fail; the next ones go to the new topic under a new producer id (R71)."""
-    shared = world()
-    made, reports = producer(shared), Reports()
-    made.produce("orders", "a", on_delivery=reports)
-    made.flush()
+def recreate(shared: SharedMemory) -> None:
     other = process(shared)
     other.delete_topic("orders")
     other.create_topic("orders", partitions=2)
-    made.produce("orders", "b", on_delivery=reports)
+
+
+def test_topic_created_again_gets_the_records_on_their_way() -> None:
+    """The first batch failed with UnknownTopicIdError; it goes there under a new id (R9, R71)."""
+    shared = world()
+    made, reports = producer(shared), Reports()
+    made.produce("orders", "a", partition=0, on_delivery=reports)
+    made.flush()
+    recreate(shared)
+    for value in ("b", "c"):
+        for partition in (0, 1):
+            made.produce("orders", value, partition=partition, on_delivery=reports)
     made.produce("stock", "b", on_delivery=reports)
     made.flush()
+    made.produce("orders", "d", partition=0, on_delivery=reports)
+    made.flush()
+    assert not reports.errors
+    assert values(process(shared), "orders") == ["b", "c", "d", "b", "c"]
+    assert values(process(shared), "stock") == ["b"]
+    assert ("orders", 0, 1) in reports.offsets, "after the end of the former topic"
+    check_cluster(process(shared))
+
+
+def test_topic_that_was_deleted_gets_no_records() -> None:
+    """Records on their way bring no topic to life; the next ones may create it."""
+    shared = world()
+    made, reports = producer(shared), Reports()
+    made.produce("orders", "a")
+    made.flush()
+    process(shared).delete_topic("orders")
+    made.produce("orders", "b", on_delivery=reports)
+    made.flush()
     assert reports.errors == ["UnknownTopicIdError"]
+    assert process(shared).find_topic("orders") is None
     made.produce("orders", "c", on_delivery=reports)
     made.flush()
     assert values(process(shared), "orders") == ["c"]
-    assert values(process(shared), "stock") == ["b"]
-    check_cluster(process(shared))
+
+
+@pytest.mark.parametrize("fault", [Fault.NONE, *ERRORS])
+def test_topic_created_again_at_any_call_gets_each_record_at_most_once(
+    fault: Fault, some: Some[Any]
+) -> None:
+    """A lost reply may be of an append to the former topic: its file is not used again."""
+    for number in some(range(12)):
+        for at in {max(0, number - 1), number, number + 1}:
+            shared = world()
+            made, reports = producer(shared), Reports()
+            made.produce("orders", "before")
+            made.flush()
+            plan = FaultsAt({number: fault}, interlude=partial(recreate, shared), interlude_at=at)
+            cluster_of(made).store.plan = plan  # type: ignore[attr-defined]
+            made.produce("orders", "mine", partition=0, on_delivery=reports)
+            made.produce("orders", "mine", partition=1, on_delivery=reports)
+            made.flush()
+            cluster_of(made).store.plan = lambda verb, path: Fault.NONE  # type: ignore[attr-defined]
+            shared.land_late()
+            assert not reports.errors
+            found = sorted(values(process(shared), "orders"))
+            assert found in ([], ["mine"] * 2, ["before"] + ["mine"] * 2), found
+            assert len(reports.offsets) == 2
+            made.produce("orders", "next", partition=0)
+            made.flush()
+            assert "next" in values(process(shared), "orders")
+            check_cluster(process(shared))
 
 
 def test_topic_metadata_that_is_too_old_is_read_again() -> None:

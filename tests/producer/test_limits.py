@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tests.coordinator.processes import process
-from tests.producer.worlds import BOTH, cluster_of, producer, started, values, world
+from tests.producer.worlds import BOTH, cluster_of, producer, read, started, values, world
 from txnlog.errors import (
     BufferExhaustedError,
     InvalidRecordError,
@@ -59,6 +59,37 @@ def test_missing_partition_or_topic_is_refused_at_once() -> None:
         made.produce("orders", "a", partition=2)
     with pytest.raises(UnknownTopicOrPartitionError, match="orders, stock"):
         made.produce("nowhere", "a")
+
+
+@BOTH
+def test_record_is_refused_only_by_the_topic_as_it_is_now(publish: str) -> None:
+    """For five minutes an added partition, or a limit that was raised, was denied (R60, R65)."""
+    shared = world()
+    limited = {"max.message.bytes": "500", "cleanup.policy": "compact"}
+    process(shared).create_topic("changing", partitions=1, config=limited)
+    made = started(shared, publish)
+    made.begin_transaction()
+    made.produce("changing", "0", key="k", partition=0)
+    table = pa.table({"value": [b"batch"], "partition": pa.array([3], pa.int32())})
+    wanted = [{"partition": 2, "key": "k"}, {"partition": -1}, {"value": b"x" * 600, "key": "k"}]
+    for each in wanted:
+        with pytest.raises((InvalidRecordError, RecordTooLargeError, UnknownTopicOrPartitionError)):
+            made.produce("changing", **each)  # type: ignore[arg-type]
+    with pytest.raises(UnknownTopicOrPartitionError, match="0 to 0"):
+        made.produce_batch("changing", table)
+    log = process(shared).topic_log("changing")
+    log.refresh()
+    log.alter(lambda config: {"home": config["home"], "partitions": "3"})
+    for each in wanted:
+        made.produce("changing", **each)  # type: ignore[arg-type]
+    with pytest.raises(UnknownTopicOrPartitionError, match="0 to 2"):
+        made.produce_batch("changing", table)
+    log.alter(lambda config: {**config, "partitions": "4"})
+    made.produce_batch("changing", table)
+    made.commit_transaction()
+    found = read(process(shared), "changing")
+    assert [value for _, value in found[3]] == [b"batch"]
+    assert sum(map(len, found.values())) == 5
 
 
 @BOTH

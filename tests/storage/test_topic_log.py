@@ -131,11 +131,14 @@ def test_topic_created_again_continues_at_the_old_end_with_a_new_id(store: Objec
     assert (cold.topic_id, cold.view.high_watermark(1)) == (topic.topic_id, 7)
 
 
-def test_topic_created_again_with_fewer_partitions_keeps_the_old_count(store: ObjectStore) -> None:
-    """The number of partitions never shrinks: their ends are kept."""
+def test_topic_created_again_with_fewer_partitions_is_refused(store: ObjectStore) -> None:
+    """It had the old number, silently: all ends are kept (D12)."""
     topic = created(store, partitions=4)
     topic.delete()
-    topic.create(partitions=1, config={})
+    with pytest.raises(InvalidPartitionsError, match="had 4 partitions.*Give at least 4"):
+        topic.create(partitions=3, config={})
+    assert not opened(store).exists
+    topic.create(partitions=1, config={}, at_least=True)
     assert (topic.partitions, topic.config["partitions"]) == (4, "4")
 
 

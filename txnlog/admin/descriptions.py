@@ -20,7 +20,11 @@ from txnlog.protocol.states import TransactionState
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; -1 partitions means the default. There is no replication."""
+    """A topic to create. There is no replication.
+
+    -1 partitions: 4, or more if a deleted topic of this name had more; fewer than it had are
+    refused.
+    """
 
     topic: str
     num_partitions: int = -1

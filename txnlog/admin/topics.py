@@ -44,10 +44,11 @@ UNKNOWN_TIME_US = Statistics().timestamp_max_us
 
 def create_topic(cluster: Cluster, new: NewTopic, *, validate_only: bool = False) -> None:
     """Raises InvalidTopicError, InvalidPartitionsError, ConfigError, TopicAlreadyExistsError."""
-    count = NUM_PARTITIONS_DEFAULT if new.num_partitions == -1 else new.num_partitions
+    asked = None if new.num_partitions == -1 else new.num_partitions
     if not validate_only:
-        cluster.create_topic(new.topic, partitions=count, config=new.config)
+        cluster.create_topic(new.topic, partitions=asked, config=new.config)
         return
+    count = NUM_PARTITIONS_DEFAULT if asked is None else asked
     check_topic_name(new.topic)
     check_configs(new.config)
     if not 0 < count <= PARTITIONS_MAX:
@@ -59,6 +60,8 @@ def create_topic(cluster: Cluster, new: NewTopic, *, validate_only: bool = False
     log.refresh()
     if log.exists:
         raise TopicAlreadyExistsError(f"Topic {new.topic!r} exists already.", topic=new.topic)
+    if asked is not None:
+        log.check_not_fewer(count)
 
 
 def create_partitions(cluster: Cluster, topic: str, total: int) -> None:

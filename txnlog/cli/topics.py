@@ -13,6 +13,7 @@ from txnlog.cli.session import Session, Watch, confirm, parse_configs, session_o
 from txnlog.cli.times import format_time
 from txnlog.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from txnlog.messages import TopicPartition
+from txnlog.settings.names import NUM_PARTITIONS_DEFAULT
 
 app = typer.Typer(
     cls=KafkaFlags,
@@ -35,7 +36,13 @@ DESCRIBE = (
 def create(
     context: typer.Context,
     topic: Topic,
-    partitions: Annotated[int, typer.Option(help="Number of partitions.")] = 4,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Number of partitions. Default: {NUM_PARTITIONS_DEFAULT}, or more if a deleted "
+            "topic of this name had more: fewer than it had are refused."
+        ),
+    ] = None,
     config: Annotated[
         list[str] | None,
         typer.Option(
@@ -47,7 +54,8 @@ def create(
 ) -> None:
     """Create a topic, and the cluster if there is none."""
     session = session_of(context)
-    new = NewTopic(topic, partitions, config=parse_configs("--config", config or ()))
+    count = -1 if partitions is None else partitions
+    new = NewTopic(topic, count, config=parse_configs("--config", config or ()))
     admin = session.admin()
     try:
         admin.create_topics([new])[topic].result()

@@ -20,7 +20,7 @@ import pyarrow as pa
 from txnlog.messages import Headers
 from txnlog.process.clock import Clock
 from txnlog.producing.arrow_records import TableSlice
-from txnlog.producing.destinations import Destination, check_record
+from txnlog.producing.destinations import Destination
 from txnlog.producing.producer_config import is_deferred
 from txnlog.settings.config import Config
 
@@ -124,9 +124,8 @@ class Accumulator:
         callback: OnDelivery | None,
         size_bytes: int,
     ) -> bool:
-        """Add a record; False: not added, because the topic has no buffer, or there is no room.
-
-        A `timestamp_ms` of 0 is now. Raises as `check_record` does.
+        """Add a record; False: not added, because the topic has no buffer, there is no room, or the
+        topic did not accept it when it was read last. A `timestamp_ms` of 0 is now.
         """
         with self.lock:
             rows = self.buffers.get(topic)
@@ -139,7 +138,7 @@ class Accumulator:
                 or (key is None and destination.needs_key)
                 or not -1 <= partition < destination.partitions
             ):
-                check_record(destination, key, partition, size_bytes)
+                return False
             values, timestamps_ms = rows.values, rows.timestamps_ms
             at = len(values)
             if len(timestamps_ms) != at:
@@ -160,13 +159,18 @@ class Accumulator:
             return True
 
     def open_buffer(self, destination: Destination) -> None:
-        """Prepare to append to a topic, if records are accepted."""
+        """Prepare to append to a topic as it was read last, if records are accepted."""
         with self.lock:
-            if self.is_open and destination.topic not in self.buffers:
+            if not self.is_open:
+                return
+            rows = self.buffers.get(destination.topic)
+            if rows is None:
                 self.buffers[destination.topic] = Rows(destination, self._boot_ms())
                 if self._lingers:
                     # linger.ms counts from the first record.
                     self.changed.notify_all()
+            elif rows.destination.read_ms <= destination.read_ms:
+                rows.destination = destination
 
     def add_table(
         self, destination: Destination, part: TableSlice, callback: OnDelivery | None

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
+from txnlog.errors import (
+    InvalidRecordError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
 from txnlog.producing.accumulator import Accumulator, OnDelivery
 from txnlog.producing.arrow_records import TableSlice, check_records
 from txnlog.producing.deadlines import Deadline, exhausted
@@ -9,6 +17,8 @@ from txnlog.producing.destinations import Destination, Destinations, check_recor
 from txnlog.producing.lifecycle import Lifecycle
 from txnlog.producing.sender import Sender
 from txnlog.protocol.producer_states import ProducerCall
+
+_REFUSALS = (InvalidRecordError, RecordTooLargeError, UnknownTopicOrPartitionError)
 
 
 class Admission:
@@ -46,8 +56,9 @@ class Admission:
         Raises InvalidTxnStateError if the transaction of this number is not the present one: of
         those that waited.
         """
-        destination = self._await_room(topic, deadline)
-        check_record(destination, key, partition, size_bytes)
+        destination = self._checked(
+            topic, deadline, lambda to: check_record(to, key, partition, size_bytes)
+        )
         self._lifecycle.check_transaction(ProducerCall.SEND, number)
         self._accumulator.open_buffer(destination)
 
@@ -62,10 +73,27 @@ class Admission:
         """Add Arrow records to the transaction of this number; raises as `open_buffer`."""
         is_added = False
         while not is_added:
-            destination = self._await_room(topic, deadline)
-            check_records(part, destination)
+            destination = self._checked(topic, deadline, partial(check_records, part))
             self._lifecycle.check_transaction(ProducerCall.SEND, number)
             is_added = self._accumulator.add_table(destination, part, callback)
+
+    def _checked(
+        self, topic: str, deadline: Deadline, check: Callable[[Destination], None]
+    ) -> Destination:
+        """The topic, which accepts what `check` checks; raises what it raises."""
+        destination = self._await_room(topic, deadline)
+        try:
+            check(destination)
+        except _REFUSALS:
+            # It may have changed since it was read: partitions added, a limit raised.
+            destination = self._look_up(topic, deadline)
+            check(destination)
+        return destination
+
+    def _look_up(self, topic: str, deadline: Deadline) -> Destination:
+        return self._sender.exclusively(
+            deadline, lambda: deadline.retry(lambda: self._destinations.look_up(topic))
+        )
 
     def _await_room(self, topic: str, deadline: Deadline) -> Destination:
         """The topic, read where it is not cached, as soon as there is room for records."""
@@ -73,9 +101,7 @@ class Admission:
         self._lifecycle.check_call(ProducerCall.SEND)
         destination = self._destinations.cached(topic)
         if destination is None:
-            destination = self._sender.exclusively(
-                deadline, lambda: deadline.retry(lambda: self._destinations.look_up(topic))
-            )
+            destination = self._look_up(topic, deadline)
         while not self._accumulator.has_room:
             self._sender.exclusively(deadline, self._sender.pump)
             self._lifecycle.check_call(ProducerCall.SEND)

@@ -34,6 +34,7 @@ from txnlog.errors import (
     UnknownTopicIdError,
     unexpected,
 )
+from txnlog.process.failures import caught
 from txnlog.process.retries import is_of_store
 from txnlog.producing.batching import Batch, stage
 from txnlog.producing.publishing import Outlet
@@ -46,7 +47,8 @@ logger = logging.getLogger("txnlog")
 
 @dataclass(slots=True)
 class Request:
-    """Batches of one topic, any partitions. It does not change after its first attempt.
+    """Batches of one topic, any partitions. It does not change after its first attempt, unless the
+    topic is created again.
 
     `failure` is why it is never sent again; its records fail, and it leaves its queue.
     """
@@ -265,6 +267,20 @@ def _needs_new_id(request: Request, outcome: Outcome) -> bool:
     return isinstance(outcome, DuplicateSequenceError)
 
 
+def _redirect(request: Request, topic_id: str) -> None:
+    """Send a request to another topic of this name, as if it had never been tried.
+
+    In new files: the former topic may have had those of an earlier try, and vacuum deletes them.
+    """
+    if request.topic_id == topic_id:
+        return
+    for batch in request.batches:
+        batch.topic_id = topic_id
+    request.topic_id, request.staged, request.producer_id, request.is_outcome_unknown = (
+        topic_id, [], -1, False
+    )  # fmt: skip
+
+
 def _by_partition(request: Request) -> list[tuple[int, list[Batch]]]:
     batches: dict[int, list[Batch]] = {}
     for batch in request.batches:
@@ -275,7 +291,9 @@ def _by_partition(request: Request) -> list[tuple[int, list[Batch]]]:
 class Idempotent(RequestPublication):
     """Records are final at once. After a dropped request a new producer id is used (R9).
 
-    `on_lost` is called with a topic that was deleted, or deleted and created again (R71).
+    What is on its way to a topic that is deleted and created again goes to the new one: whatever
+    was appended to the former one is gone with it (D12, R71). `on_lost` is called with a topic that
+    was deleted, whether it was created again or not.
     """
 
     def __init__(self, outlet: Outlet, *, on_lost: Callable[[str], None]) -> None:
@@ -301,6 +319,9 @@ class Idempotent(RequestPublication):
             again = self._append_identified([requests[number] for number in left])
             for number, outcome in zip(left, again, strict=True):
                 outcomes[number] = outcome
+        for number, found in enumerate(outcomes):
+            if isinstance(found, UnknownTopicIdError):
+                outcomes[number] = caught(partial(self._append_to_new, requests[number], found))
         for request, outcome in zip(requests, outcomes, strict=True):
             if not isinstance(outcome, TxnLogError):
                 for staged in request.staged:
@@ -320,6 +341,21 @@ class Idempotent(RequestPublication):
             for request in requests:
                 request.is_outcome_unknown = True
             raise
+
+    def _append_to_new(self, request: Request, error: UnknownTopicIdError) -> Outcome:
+        """Append to the topic that has the name now; the outcome is `error` if none has it."""
+        self._on_lost(request.topic)
+        log = self._cluster.find_topic(request.topic)
+        if log is None:
+            return error
+        for waiting in self._queues[request.topic]:
+            _redirect(waiting, log.topic_id)
+        failed = self._stage([request])
+        if failed:
+            return failed[id(request)]
+        self._identify(request)
+        [outcome] = self._append_identified([request])
+        return outcome
 
     def _identify(self, request: Request) -> None:
         """Give the request its producer id and sequences."""
@@ -347,9 +383,7 @@ class Idempotent(RequestPublication):
         self._fail(request, error)
         # Its sequences may be in the log now or later, so they are never used again.
         self._reset()
-        if isinstance(error, UnknownTopicIdError):
-            self._on_lost(request.topic)
-        elif error.fatal:
+        if error.fatal:
             self.error = error
 
 

@@ -431,7 +431,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         parse=whole(1, PARTITIONS_MAX),
         default=NUM_PARTITIONS_DEFAULT,
         clients=PRODUCER,
-        doc="Number of partitions of topics created automatically.",
+        doc="Number of partitions of topics created automatically; a topic that was deleted gets "
+        "at least as many as it had.",
     ),
     Setting(
         name="transaction.state.log.num.partitions",

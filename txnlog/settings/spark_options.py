@@ -283,7 +283,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         parse=positive,
         applies_to=WRITES,
         default=NUM_PARTITIONS_DEFAULT,
-        doc="Number of partitions of a topic that the sink creates.",
+        doc="Number of partitions of a topic that the sink creates; a topic that was deleted gets "
+        "at least as many as it had.",
     ),
     Option(
         name="auto.create.topics.enable",

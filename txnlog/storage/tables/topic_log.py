@@ -237,9 +237,17 @@ class TopicLog:
             )
         return self.view
 
-    def create(self, *, partitions: int, config: Mapping[str, str], exist_ok: bool = False) -> None:
+    def create(
+        self,
+        *,
+        partitions: int,
+        config: Mapping[str, str],
+        exist_ok: bool = False,
+        at_least: bool = False,
+    ) -> None:
         """Create the topic; one that was deleted gets a new id, in the same log (R71).
 
+        `at_least`: one that had more partitions gets as many again, which is refused otherwise.
         Raises TopicAlreadyExistsError, InvalidPartitionsError, LogGapError if the folder holds
         data of a topic whose log is lost.
         """
@@ -261,7 +269,9 @@ class TopicLog:
                 )
             if not self.log.exists:
                 self._check_new()
-            count = max(partitions, self.partitions) if self.log.exists else partitions
+            elif not at_least:
+                self.check_not_fewer(partitions)
+            count = max(partitions, self.partitions)
             actions = create_actions(
                 table_id=topic_id,
                 data_columns=DATA_COLUMNS,
@@ -272,6 +282,19 @@ class TopicLog:
             return actions[1:] if self.log.exists else actions
 
         self._change("CREATE TOPIC", decide)
+
+    def check_not_fewer(self, partitions: int) -> None:
+        """Raise InvalidPartitionsError if the topic had more before it was deleted: no partition
+        of a log ends, and each continues at its old end (D12). As of the last refresh.
+        """
+        if self.log.exists and partitions < self.partitions:
+            raise InvalidPartitionsError(
+                f"Topic {self.name!r} had {self.partitions} partitions when it was deleted, and "
+                f"cannot be created again with {partitions}: the offsets of all of them continue. "
+                f"Give at least {self.partitions}, or no number, or choose another name.",
+                topic=self.name,
+                partitions=self.partitions,
+            )
 
     def _own_home(self) -> dict[str, str]:
         return {HOME: self._home} if self._home else {}
