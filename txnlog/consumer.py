@@ -183,20 +183,21 @@ class Consumer:
 
         Raises ClientStateError before subscribe or assign, OffsetOutOfRangeError, StorageError, ...
         """
-        turn, message = self._turn, None
-        try:
-            with turn.lock:
-                consumption = self._consumption()
-                if turn.owner is None and not consumption.is_due():
-                    message = consumption.stream.next()
-        except BaseException:
-            if message is not None:
-                # An interrupt, after the lock was given back.
+        made = self._opened
+        if made is not None:
+            turn, message = self._turn, None
+            try:
                 with turn.lock:
-                    consumption.stream.put_back(message)
-            raise
-        if message is not None:
-            return message
+                    if turn.owner is None and not made.is_due():
+                        message = made.stream.next()
+            except BaseException:
+                if message is not None:
+                    # An interrupt, after the lock was given back.
+                    with turn.lock:
+                        made.stream.put_back(message)
+                raise
+            if message is not None:
+                return message
         found = self._wait(timeout, lambda stream: stream.take(1))
         return found[0] if found else None
 
@@ -452,7 +453,7 @@ class Consumer:
             if self._opened is not None:
                 self._opened.close()
         finally:
-            self._is_closed, self._is_closing = True, False
+            self._is_closed, self._is_closing, self._opened = True, False, None
 
     def forked(self) -> None:
         """In the child of a fork: refuse every call, if this was used before."""

@@ -240,7 +240,7 @@ def _meet(made: Producer, place: int) -> bool:
         nonlocal passed
         is_ours = event == "call" and frame.f_code.co_filename.startswith(PRODUCING)
         locks = (made._accumulator.lock, made._deliveries._lock)
-        if is_ours and made._sender._holder is None and not any(each.locked() for each in locks):
+        if is_ours and made._sender._holder is None and not any(one._is_owned() for one in locks):  # type: ignore[attr-defined]
             passed += 1
             if passed - 1 == place:
                 thread = threading.Thread(target=close)
@@ -275,6 +275,55 @@ def test_close_in_a_signal_handler_ends_the_producer_after_the_call_that_it_inte
         signal.signal(signal.SIGUSR1, before)
     assert made._lifecycle.is_over
     assert values(cluster_of(made), "orders") == ["0"]
+
+
+def test_calls_of_a_signal_handler_in_the_midst_of_produce_are_refused_but_close() -> None:
+    """Each waited for the lock that produce() held: for ever."""
+    shared = world()
+    made = producer(shared)
+    made.produce("orders", "0", partition=0)
+    accumulator, refused = made._accumulator, []
+    now_ms = accumulator._now_ms
+
+    def handler() -> None:
+        for call in (made.flush, made.poll, lambda: made.produce("orders", "x")):
+            try:
+                call()
+            except ClientStateError as error:
+                refused.append(str(error))
+        made.close()
+        assert not made._lifecycle.is_over
+
+    def interrupted() -> int:
+        accumulator._now_ms = now_ms
+        handler()
+        return now_ms()
+
+    accumulator._now_ms = interrupted
+    made.produce("orders", "1", partition=0)
+    assert len(refused) == 3
+    assert all("Set a flag in the handler" in text for text in refused)
+    assert made._lifecycle.is_over
+    assert values(cluster_of(made), "orders") == ["0", "1"]
+
+
+def test_poll_of_another_thread_ends_when_the_producer_is_closed() -> None:
+    """It waited until its time-out."""
+    made = producer(world())
+    began = threading.Event()
+    wait = made._deliveries.wait
+
+    def waiting(timeout_s: float) -> None:
+        began.set()
+        wait(timeout_s)
+
+    made._deliveries.wait = waiting  # type: ignore[method-assign]
+    poller = threading.Thread(target=lambda: made.poll(3_600), daemon=True)
+    poller.start()
+    assert began.wait(600)
+    made.close()
+    poller.join(600)
+    assert not poller.is_alive()
 
 
 def test_close_in_a_signal_handler_does_not_undo_a_commit() -> None:
