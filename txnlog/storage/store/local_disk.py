@@ -116,6 +116,15 @@ class LocalDisk:
             raise
         return True
 
+    def head(self, path: str) -> tuple[str, int, int]:
+        """(path, size in bytes, modification time in ms) of a file.
+
+        Raises FileNotFoundError, IrregularFileError.
+        """
+        self.check_regular(path)
+        status = os.stat(self.path(path))
+        return path, status.st_size, status.st_mtime_ns // 1_000_000
+
     def check_regular(self, path: str) -> None:
         """Raise FileNotFoundError, IrregularFileError unless there is a file to open."""
         try:
