@@ -20,6 +20,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from txnlog import OFFSET_BEGINNING, Cluster, Consumer, Producer, TopicPartition, TxnLogError
+from txnlog.errors import UnknownTopicOrPartitionError
 
 SPAWN = multiprocessing.get_context("spawn")
 PARTITIONS = 4
@@ -45,9 +46,11 @@ def work(root: str, name: str) -> None:
     producer.init_transactions()
     consumer.subscribe(["orders"])
     while True:
-        # A message with an error is no record; the topic may not exist yet.
-        found = consumer.consume(20, timeout=0.2)
-        orders = [message for message in found if message.error() is None]
+        try:
+            orders = consumer.consume(20, timeout=0.2)
+        except UnknownTopicOrPartitionError:
+            # Raised once: the topic may not exist yet.
+            continue
         if not orders:
             continue
         try:

@@ -24,7 +24,7 @@ from txnlog.consuming.rebalances import Callbacks
 from txnlog.consuming.record_stream import Before, RecordStream
 from txnlog.consuming.starts import check_position
 from txnlog.consuming.turn import Turn
-from txnlog.errors import ClientStateError, TxnLogError, UnstableOffsetCommitError
+from txnlog.errors import ClientStateError, ConfigError, TxnLogError, UnstableOffsetCommitError
 from txnlog.messages import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -69,6 +69,9 @@ class Consumer:
     `config` has confluent-kafka's names; see docs/clients.md. Time-outs are in seconds, -1 waits
     indefinitely. Raises ConfigError.
     """
+
+    _raises = True
+    """Whether poll and its like raise what a subclass returns as a message with an error()."""
 
     def __init__(
         self,
@@ -126,9 +129,10 @@ class Consumer:
 
         Without an offset, reading starts at the group's committed one, else by auto.offset.reset.
         With a group.id this begins a new generation: consumers of older ones can no longer commit.
-        Inside on_assign it sets start positions. Raises UnknownTopicOrPartitionError.
+        Inside on_assign it sets start positions. Raises UnknownTopicOrPartitionError, and
+        ConfigError for a partition that is given twice.
         """
-        wanted = arguments.topic_partitions("partitions", partitions, partition_least=0)
+        wanted = _distinct(partitions)
         for partition in wanted:
             check_position(partition, _STARTS)
         self._change(lambda made: made.assign(wanted))
@@ -143,7 +147,7 @@ class Consumer:
         Raises ClientStateError for a partition that is assigned already,
         UnknownTopicOrPartitionError.
         """
-        wanted = arguments.topic_partitions("partitions", partitions, partition_least=0)
+        wanted = _distinct(partitions)
         for partition in wanted:
             check_position(partition, _STARTS)
         self._change(lambda made: made.incremental_assign(wanted))
@@ -154,7 +158,7 @@ class Consumer:
         In on_revoke and on_lost this is allowed and changes nothing: all of them go.
         Raises ClientStateError for a partition that is not assigned.
         """
-        wanted = arguments.topic_partitions("partitions", partitions, partition_least=0)
+        wanted = _distinct(partitions)
         self._change(lambda made: made.incremental_unassign(wanted))
 
     def assignment(self) -> list[TopicPartition]:
@@ -182,21 +186,24 @@ class Consumer:
         """The next message, or None after `timeout`; joins, commits and calls callbacks.
 
         Raises ClientStateError before subscribe or assign, OffsetOutOfRangeError, StorageError, ...
+        UnknownTopicOrPartitionError, once, for a subscribed topic that does not exist;
+        PartitionEndError with enable.partition.eof. The next call continues.
         """
-        turn, message = self._turn, None
-        try:
-            with turn.lock:
-                consumption = self._consumption()
-                if turn.owner is None and not consumption.is_due():
-                    message = consumption.stream.next()
-        except BaseException:
-            if message is not None:
-                # An interrupt, after the lock was given back.
+        made = self._opened
+        if made is not None:
+            turn, message = self._turn, None
+            try:
                 with turn.lock:
-                    consumption.stream.put_back(message)
-            raise
-        if message is not None:
-            return message
+                    if turn.owner is None and not made.is_due():
+                        message = made.stream.next()
+            except BaseException:
+                if message is not None:
+                    # An interrupt, after the lock was given back.
+                    with turn.lock:
+                        made.stream.put_back(message)
+                raise
+            if message is not None:
+                return message
         found = self._wait(timeout, lambda stream, end_ms: stream.take(1, end_ms))
         return found[0] if found else None
 
@@ -321,6 +328,10 @@ class Consumer:
             self._failures += 0 if isinstance(error, ClientStateError) else 1
             raise
         self._failures = 0
+        if not len(taken) and made.stream.must_raise:
+            if found:
+                return None, None
+            raise made.stream.take_notice()
         return taken, min(made.idle_ms, IDLE_REMOTE_MS_MAX)
 
     def _back_off(self, clock: Clock, timeout_s: float) -> None:
@@ -419,7 +430,11 @@ class Consumer:
     def offsets_for_times(
         self, partitions: Sequence[TopicPartition], timeout: float = -1
     ) -> list[TopicPartition]:
-        """The first offset at or after the time (ms) in each `offset`, else OFFSET_END."""
+        """The first offset at or after the time (ms) in each `offset`, else OFFSET_END.
+
+        As in Kafka, OFFSET_END and OFFSET_BEGINNING in the place of a time are the end of the
+        partition and its start.
+        """
         asked = arguments.topic_partitions("partitions", partitions)
         _timeout_s(timeout)
         committed = self._read_committed
@@ -459,7 +474,7 @@ class Consumer:
             if self._opened is not None:
                 self._opened.close()
         finally:
-            self._is_closed, self._is_closing = True, False
+            self._is_closed, self._is_closing, self._opened = True, False, None
 
     def forked(self) -> None:
         """In the child of a fork: refuse every call, if this was used before."""
@@ -514,7 +529,9 @@ class Consumer:
             if self._inherited is not None:
                 raise refusal("consumer")
             cluster = self._given or Cluster.open(self._config.root, self._config.storage)
-            self._opened = Consumption(cluster, self._config, background=self._background)
+            self._opened = Consumption(
+                cluster, self._config, background=self._background, raises=self._raises
+            )
         return self._opened
 
 
@@ -522,6 +539,22 @@ def _with_turn(config: Config, turn: Turn) -> Config:
     """The settings, with callbacks that are called outside of the lock."""
     outside = {name: turn.outside(config.get(name)) for name in _CALLBACKS if config.is_set(name)}
     return replace(config, values={**config.values, **outside})
+
+
+def _distinct(partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+    """The partitions, validated. Raises ConfigError for one that is given twice: with two offsets
+    it could start at one of them only.
+    """
+    wanted = arguments.topic_partitions("partitions", partitions, partition_least=0)
+    seen: set[tuple[str, int]] = set()
+    for at, p in enumerate(wanted):
+        if (p.topic, p.partition) in seen:
+            raise ConfigError(
+                f"partitions[{at}] is {p.topic}-{p.partition}, which is given before. Give each "
+                "partition once."
+            )
+        seen.add((p.topic, p.partition))
+    return wanted
 
 
 def _timeout_s(timeout: float | None) -> float:

@@ -206,7 +206,7 @@ class OffsetOutOfRangeError(TxnLogError):
 
 
 class PartitionEndError(TxnLogError):
-    """In a message of a consumer with enable.partition.eof: all records so far were returned."""
+    """With enable.partition.eof: all records of a partition so far were returned."""
 
 
 class DataLossError(OffsetOutOfRangeError):

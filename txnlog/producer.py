@@ -210,12 +210,17 @@ class Producer:
             arguments.function("on_delivery", called)
         deadline: Deadline | None = None
         number = 0
-        while not self._accumulator.append(
-            topic, value, key, partition, timestamp, named, called, size_bytes
-        ):
-            if deadline is None:
-                deadline, number = self._deadline("produce()", None), self._lifecycle.transaction
-            self._admission.open_buffer(topic, key, partition, size_bytes, deadline, number)
+        try:
+            while not self._accumulator.append(
+                topic, value, key, partition, timestamp, named, called, size_bytes
+            ):
+                if deadline is None:
+                    deadline = self._deadline("produce()", None)
+                    number = self._lifecycle.transaction
+                self._admission.open_buffer(topic, key, partition, size_bytes, deadline, number)
+        finally:
+            if self._sender.after_call is not None:
+                self._sender.make_after_call()
 
     def produce_batch(
         self,
@@ -364,7 +369,7 @@ class Producer:
         if self._lifecycle.is_over:
             return
         timeout = arguments.timeout_s("timeout", timeout)
-        if self._sender.is_working:
+        if self._sender.is_working or self._accumulator.is_locked_here:
             self._sender.after_call = partial(self.close, timeout)
             return
         unsettled: TxnLogError | None = None
@@ -390,6 +395,7 @@ class Producer:
                     self._transactions.report_left(self._deadline("close()", None))
             except OperationTimedOutError:
                 logger.warning("A call of this producer is still under way: it was not waited for")
+            self._deliveries.close()
             serve()
         if raised:
             raise raised[0]

@@ -8,6 +8,7 @@ from tests.consumer.records import (
     consumer,
     member,
     process,
+    put,
     read,
     world,
 )
@@ -49,6 +50,20 @@ def test_calls_out_of_order_raise_errors_with_the_right_call() -> None:
     reader.close()
     with pytest.raises(RuntimeError, match="closed"):
         reader.poll(0)
+
+
+def test_partition_given_twice_is_refused() -> None:
+    """The last one counted, silently: with two offsets, one of them was meant."""
+    shared = world(2)
+    put(process(shared), b"a", b"b")
+    reader = consumer(process(shared))
+    twice = [TopicPartition("t", 0, 1), TopicPartition("t", 1), TopicPartition("t", 0, 0)]
+    calls = (reader.assign, reader.incremental_assign, reader.incremental_unassign)
+    for call in calls:
+        with pytest.raises(ConfigError, match=r"partitions\[2\] is t-0, which is given before"):
+            call(twice)
+    reader.assign(twice[:2])
+    assert read(reader) == [b"b"]
 
 
 def test_commit_during_a_rebalance_raises() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.consumer.records import (
@@ -36,12 +38,12 @@ def polled(reader: Consumer, count: int = 20) -> list[object]:
     """Values, and (topic, partition, offset) of ends, of so many polls."""
     found: list[object] = []
     for _ in range(count):
-        message = reader.poll(0)
-        if message is None:
+        try:
+            message = reader.poll(0)
+        except PartitionEndError as end:
+            found.append(tuple(end.context[name] for name in ("topic", "partition", "offset")))
             continue
-        if isinstance(message.error(), PartitionEndError):
-            found.append((message.topic(), message.partition(), message.offset()))
-        else:
+        if message is not None:
             assert message.error() is None
             found.append(message.value())
     return found
@@ -102,22 +104,32 @@ def test_paused_partition_has_no_end() -> None:
     assert polled(reader) == [("t", 1, 0)]
 
 
-def test_consume_returns_ends_among_the_records() -> None:
-    """They count as messages, as in librdkafka."""
+@pytest.mark.parametrize("way", ["consume", "consume_batch"])
+def test_end_is_raised_after_the_records_before_it(way: str) -> None:
+    """They are returned first; no call does both."""
     shared = world(1)
     put(process(shared), b"a", b"b")
-    found = at_start(shared, 0).consume(3, 0)
-    assert [message.value() for message in found] == [b"a", b"b", None]
-    assert isinstance(found[2].error(), PartitionEndError)
+    reader = at_start(shared, 0)
+
+    def read_all() -> list[object]:
+        if way == "consume":
+            return [message.value() for message in reader.consume(3, 10)]
+        return list(reader.consume_batch(timeout=10).column("value").to_pylist())
+
+    assert read_all() == [b"a", b"b"]
+    with pytest.raises(PartitionEndError) as raised:
+        read_all()
+    assert raised.value.context["offset"] == 2
+    put(process(shared), b"c")
+    assert read_all() == [b"c"]
 
 
 def test_position_after_a_message_with_an_error_is_not_committed() -> None:
     """The position after an end is one beyond it: the next record would be skipped."""
     shared = world(1)
-    reader = member(shared, enable_partition_eof=True, enable_auto_offset_store=False)
-    message = reader.poll(0)
-    assert message is not None
-    assert isinstance(message.error(), PartitionEndError)
+    reader = member(shared, enable_auto_offset_store=False)
+    assert reader.poll(0) is None
+    message = Message("t", 0, 0, None, None, None, error=PartitionEndError("the end"))
     with pytest.raises(ConfigError, match="is no record"):
         reader.commit(message, asynchronous=False)
     with pytest.raises(ConfigError, match="is no record"):
@@ -288,28 +300,34 @@ def test_commit_without_anything_is_an_error_without_an_assignment() -> None:
 # --- Notices --------------------------------------------------------------------------------------
 
 
-def test_missing_topic_of_a_subscription_is_a_message_with_an_error() -> None:
-    """A misspelled topic was silence for ever."""
+@pytest.mark.parametrize("way", [Consumer.poll, Consumer.consume, Consumer.consume_batch])
+def test_missing_topic_of_a_subscription_is_raised_once(way: Callable[..., object]) -> None:
+    """A misspelled topic was silence for ever; consume_batch() hid it."""
     shared = world(1)
     put(process(shared), b"0")
     reader = member(shared, ["t", "tt"])
-    first, second = reader.consume(2, 0)
-    assert isinstance(first.error(), UnknownTopicOrPartitionError)
-    assert first.error().code == 3
-    assert (first.topic(), first.partition(), first.offset()) == ("tt", -1, None)
-    assert second.value() == b"0"
+    with pytest.raises(UnknownTopicOrPartitionError) as raised:
+        way(reader, timeout=0)
+    assert raised.value.code == 3
+    assert raised.value.context["topic"] == "tt"
+    # It is no failure after which a poll waits.
+    now_ms = shared.clock.boot_ms()
+    assert read(reader) == [b"0"]
+    assert shared.clock.boot_ms() - now_ms < 100
     assert read(reader) == []
 
 
-def test_missing_topic_is_reported_once_to_each_member() -> None:
+def test_missing_topic_is_raised_once_to_each_member() -> None:
     shared = world(2)
     first, second = member(shared, ["t", "tt"]), member(shared, ["t", "tt"])
     found: list[object] = []
     for _ in range(6):
         turn(shared, first, second, rounds=1)
         for reader in (first, second):
-            message = reader.poll(0)
-            found += [] if message is None else [(reader, message.topic())]
+            try:
+                assert reader.poll(0) is None
+            except UnknownTopicOrPartitionError as error:
+                found.append((reader, error.context["topic"]))
     assert found == [(first, "tt"), (second, "tt")]
 
 

@@ -21,6 +21,7 @@ from tests.consumer.records import (
     staged,
     world,
 )
+from txnlog.admin import AdminClient, OffsetSpec
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.errors import (
@@ -80,6 +81,23 @@ def test_read_uncommitted_returns_all_records() -> None:
         b"open",
         b"again",
     ]
+
+
+def test_offsets_for_times_below_zero_are_those_that_brokers_answer() -> None:
+    """-1, which is OFFSET_END, gave the start; the default of a TopicPartition is before all."""
+    shared = world(1)
+    put(process(shared), b"a", b"b", b"c")
+    reader = consumer(process(shared))
+
+    def at(time_ms: int) -> int:
+        return reader.offsets_for_times([TopicPartition("t", 0, time_ms)])[0].offset
+
+    assert (at(OFFSET_END), at(OFFSET_BEGINNING), at(OFFSET_INVALID), at(-3)) == (3, 0, 0, 0)
+    admin = AdminClient({}, cluster=process(shared))
+    for time_ms, offset in ((-1, 3), (-2, 0), (-3, 0)):
+        asked = {TopicPartition("t", 0): OffsetSpec.for_timestamp(time_ms)}
+        [found] = admin.list_offsets(asked).values()
+        assert found.result().offset == offset
 
 
 def test_watermarks_and_offsets_for_times_follow_the_isolation_level() -> None:

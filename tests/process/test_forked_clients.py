@@ -12,7 +12,10 @@ import pytest
 from txnlog.admin import AdminClient, NewTopic
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
+from txnlog.errors import ForkedProcessError
 from txnlog.messages import TopicPartition
+from txnlog.storage.store import objects
+from txnlog.storage.store.objects import ObjectStore
 
 WAIT_S = 600
 
@@ -66,7 +69,7 @@ session = reader._opened._session
 objects = [session._background._jobs, admin.cluster]
 for producer in (made, plain):
     objects += [producer._sender, producer._accumulator, producer._deliveries]
-locks = list(held(objects))
+locks = [reader._turn.lock, admin._lock, *held(objects)]
 assert len(locks) >= 8, locks
 for lock in locks:
     threading.Thread(target=hold, args=(lock,), daemon=True).start()
@@ -144,6 +147,88 @@ def test_forked_child_neither_hangs_nor_does_anything_and_its_parent_continues(
         found = [message.value() for message in reader.consume(3, 60)]
     assert found == [b"0", b"1", b"in the transaction"]
     assert Cluster.open(root).groups.describe("g").members == {}  # type: ignore[union-attr]
+
+
+_NEW_CLIENTS = """
+import faulthandler, os, sys, threading, time
+from txnlog import AdminClient, Consumer, NewTopic, Producer
+from txnlog.errors import ForkedProcessError
+
+faulthandler.dump_traceback_later(300, exit=True)
+root = {"txnlog.root": sys.argv[1]}
+group = {**root, "group.id": "g", "auto.offset.reset": "earliest", "heartbeat.interval.ms": 1}
+
+def copy(name, count):
+    \"\"\"Copy so many records of `orders` in transactions, as large files, too.\"\"\"
+    with Consumer(group) as reader, Producer({**root, "transactional.id": name}) as made:
+        made.init_transactions()
+        reader.subscribe(["orders"])
+        while count > 0:
+            with made.transaction():
+                for message in reader.consume(timeout=60):
+                    made.produce("copies", message.value(), partition=0)
+                    count -= 1
+                ends = reader.position(reader.assignment())
+                made.send_offsets_to_transaction(ends, reader.consumer_group_metadata())
+
+def produce(count, start=0):
+    with Producer({**root, "linger.ms": 0}) as made:
+        for number in range(start, start + count):
+            made.produce("orders", f"{number:06}" + os.urandom(500).hex())
+
+old = Producer(root)
+produce(2_000)
+copy("parent", 2_000)
+keeps = Consumer(group)
+keeps.subscribe(["orders"])
+keeps.poll(0.2)
+pid = os.fork()
+if pid == 0:
+    try:
+        old.flush()
+    except ForkedProcessError as error:
+        assert "Make a new one in this process" in str(error), error
+    topics = AdminClient(root).list_topics().topics
+    assert {"orders", "copies"} <= set(topics), topics
+    produce(2_000, 2_000)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+keeps.close()
+pid = os.fork()
+if pid == 0:
+    copy("child", 2_000)
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_forked_child_uses_new_clients_on_a_local_disk(tmp_path: Path) -> None:
+    """Every one was refused, whatever the child did: where the parent had used no object store,
+    no thread of a library is missing."""
+    root = str(tmp_path / "root")
+    admin = AdminClient({"txnlog.root": root})
+    for name in ("orders", "copies"):
+        admin.create_topics([NewTopic(name, 1)])[name].result()
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _NEW_CLIENTS, root],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        timeout=WAIT_S,
+        check=True,
+    )
+    with Consumer({"txnlog.root": root, "auto.offset.reset": "earliest"}) as reader:
+        reader.assign([TopicPartition("copies", 0)])
+        found = [(message.value() or b"")[:6] for message in reader.consume(4_000, 60)]
+    assert found == [b"%06d" % number for number in range(4_000)]
+
+
+def test_forked_child_of_a_parent_that_used_an_object_store_is_told_how(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The threads of its library are not there: a call would hang. A local disk needs none."""
+    monkeypatch.setattr(objects, "_forked_after_use", True)
+    for url in ("s3://bucket/root", "memory://"):
+        with pytest.raises(ForkedProcessError, match="make the clients in each worker"):
+            ObjectStore.from_url(url)
 
 
 def test_consumer_that_was_not_used_before_the_fork_is_used_in_the_child(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from txnlog.admin import groups, hanging, root_configs, state_rows, topics, transactions
@@ -78,8 +80,10 @@ Futures = dict[K, "Future[V]"]
 
 
 class AdminClient:
-    """All operations of an operator. For one thread at a time; the constructor does no I/O.
+    """All operations of an operator. Any thread may call it; the constructor does no I/O.
 
+    Calls of several threads work one after the other, topic by topic and group by group; only
+    `verify` and `upgrade`, which may take long, work beside others.
     `config` holds `txnlog.root`, `storage.<key>` and `client.id`; see txnlog.settings.config.
     Raises ConfigError.
     """
@@ -89,6 +93,8 @@ class AdminClient:
             config = {"txnlog.root": cluster.root, **config}
         self._config = parse_config(config, "admin")
         self._cluster = cluster
+        # The cluster's logs are for one thread at a time.
+        self._lock = threading.RLock()
         self._inherited: Cluster | None = None
         """In the child of a fork, that of the parent: kept, and never used."""
         watch(self)
@@ -105,25 +111,27 @@ class AdminClient:
 
     def forked(self) -> None:
         """In the child of a fork: refuse every call, if this was used before."""
+        self._lock = threading.RLock()
         if self._cluster is not None:
             self._inherited, self._cluster = self._cluster, None
 
     def _open(self, *, create: bool) -> Cluster:
-        if self._cluster is None:
-            if self._inherited is not None:
-                raise refusal("admin client")
-            self._cluster = Cluster.open(
-                self._config.root,
-                self._config.storage,
-                create=create and self._config.get("txnlog.create"),
-                shards=self._config.get("transaction.state.log.num.partitions"),
-                offsets_shards=self._config.get("offsets.topic.num.partitions"),
-            )
-        return self._cluster
+        with self._lock:
+            if self._cluster is None:
+                if self._inherited is not None:
+                    raise refusal("admin client")
+                self._cluster = Cluster.open(
+                    self._config.root,
+                    self._config.storage,
+                    create=create and self._config.get("txnlog.create"),
+                    shards=self._config.get("transaction.state.log.num.partitions"),
+                    offsets_shards=self._config.get("offsets.topic.num.partitions"),
+                )
+            return self._cluster
 
     def describe_cluster(self) -> Future[ClusterDescription]:
         """The cluster's id and root. Errors: ConfigError when there is no cluster."""
-        return _one(
+        return self._one(
             lambda: ClusterDescription(self.cluster.cluster_id, redacted_url(self.cluster.root))
         )
 
@@ -139,7 +147,7 @@ class AdminClient:
         validate_only = arguments.flag("validate_only", validate_only)
         new = {topic.topic: topic for topic in arguments.each("new_topics", new_topics, new_topic)}
         cluster = self._open(create=not validate_only)
-        return _each(
+        return self._each(
             new, lambda name: topics.create_topic(cluster, new[name], validate_only=validate_only)
         )
 
@@ -150,7 +158,7 @@ class AdminClient:
         Errors: UnknownTopicOrPartitionError, CorruptLogError.
         """
         by_force = arguments.flag("force", force)
-        return _each(
+        return self._each(
             arguments.each("names", names, arguments.text),
             lambda name: self.cluster.delete_topic(name, force=by_force),
         )
@@ -159,7 +167,7 @@ class AdminClient:
         """Add partitions to topics. Errors: InvalidPartitionsError."""
         checked = arguments.each("new_partitions", new_partitions, new_count)
         counts = {new.topic: new.new_total_count for new in checked}
-        return _each(
+        return self._each(
             counts, lambda name: topics.create_partitions(self.cluster, name, counts[name])
         )
 
@@ -168,13 +176,14 @@ class AdminClient:
         if topic is not None:
             topic = arguments.topic("topic", topic)
         arguments.timeout_s("timeout", timeout)
-        return describe_topics(self.cluster, topic)
+        with self._lock:
+            return describe_topics(self.cluster, topic)
 
     def describe_topics(self, names: Iterable[str]) -> Futures[str, TopicDescription]:
         """Topics with the log start, last stable offset and end of each partition."""
         checked = arguments.each("names", names, arguments.text)
         log_of = self._tailed(checked)
-        return _each(checked, lambda name: topics.describe_topic(log_of(name)))
+        return self._each(checked, lambda name: topics.describe_topic(log_of(name)))
 
     def describe_configs(
         self, resources: Iterable[ConfigResource]
@@ -190,9 +199,9 @@ class AdminClient:
         def describe(resource: ConfigResource) -> dict[str, ConfigEntry]:
             if resource.restype is ResourceType.BROKER:
                 return root_configs.describe_root(self.cluster)
-            return topics.describe_configs(log_of(resource.name))
+            return topics.describe_configs(log_of(topics.topic_of(resource)))
 
-        return _each(checked, describe)
+        return self._each(checked, describe)
 
     def incremental_alter_configs(
         self, resources: Iterable[ConfigResource], *, on_step: OnStep | None = None
@@ -211,7 +220,7 @@ class AdminClient:
             else:
                 topics.alter_configs(self.cluster, resource)
 
-        return _each(checked, alter)
+        return self._each(checked, alter)
 
     def delete_records(
         self, partitions: Sequence[TopicPartition]
@@ -228,7 +237,7 @@ class AdminClient:
             starts = topics.delete_records(self.cluster, asked.topic, before)
             return DeletedRecords(starts[asked.partition])
 
-        return _each(arguments.topic_partitions("partitions", partitions), delete)
+        return self._each(arguments.topic_partitions("partitions", partitions), delete)
 
     def list_offsets(
         self,
@@ -241,7 +250,7 @@ class AdminClient:
         read_committed = isolation_level is IsolationLevel.READ_COMMITTED
         specs = offset_specs("topic_partition_offsets", topic_partition_offsets)
         log_of = self._tailed(asked.topic for asked in specs)
-        return _each(
+        return self._each(
             specs,
             lambda asked: topics.list_offset(
                 log_of(asked.topic), asked, specs[asked], read_committed=read_committed
@@ -250,7 +259,7 @@ class AdminClient:
 
     def _tailed(self, names: Iterable[str]) -> Callable[[str], TopicLog]:
         """Tail topics together; the result gives each one's log, or raises why there is none."""
-        tailed = _one(lambda: self.cluster.look_up(names))
+        tailed = self._one(lambda: self.cluster.look_up(names))
 
         def log_of(name: str) -> TopicLog:
             found = tailed.result()[name]
@@ -278,7 +287,7 @@ class AdminClient:
         pattern = transactional_id_pattern
         if pattern is not None:
             pattern = arguments.text(name, pattern, may_be_blank=True)
-        return _one(
+        return self._one(
             lambda: transactions.list_transactions(
                 self.cluster,
                 states=wanted,
@@ -296,7 +305,7 @@ class AdminClient:
         Errors: TransactionalIdNotFoundError.
         """
         ids = arguments.each("transactional_ids", transactional_ids, arguments.identifier)
-        return _each(ids, lambda name: transactions.describe_transaction(self.cluster, name))
+        return self._each(ids, lambda name: transactions.describe_transaction(self.cluster, name))
 
     def describe_producers(
         self, partitions: Iterable[TopicPartition]
@@ -304,7 +313,9 @@ class AdminClient:
         """The producers with state in partitions, and their open transactions there."""
         asked = arguments.topic_partitions("partitions", partitions)
         log_of = self._tailed(p.topic for p in asked)
-        return _each(asked, lambda p: transactions.describe_producers(log_of(p.topic), p.partition))
+        return self._each(
+            asked, lambda p: transactions.describe_producers(log_of(p.topic), p.partition)
+        )
 
     def abort_transaction(
         self, transaction: str | AbortTransactionSpec, *, reason: str = "aborted by an operator"
@@ -324,7 +335,7 @@ class AdminClient:
             else:
                 transactions.abort_hanging(self.cluster, what, by=self._by, reason=why)
 
-        return _one(abort)
+        return self._one(abort)
 
     def fence_producers(
         self, transactional_ids: Iterable[str], *, reason: str = "fenced by an operator"
@@ -334,7 +345,7 @@ class AdminClient:
         Errors: TransactionalIdNotFoundError.
         """
         why = arguments.text("reason", reason, may_be_blank=True)
-        return _each(
+        return self._each(
             arguments.each("transactional_ids", transactional_ids, arguments.identifier),
             lambda name: transactions.fence_producers(self.cluster, name, by=self._by, reason=why),
         )
@@ -346,7 +357,7 @@ class AdminClient:
         See state_rows.delete_transaction. Errors: TransactionalIdNotFoundError,
         InvalidTxnStateError for a row that can be read.
         """
-        return _each(
+        return self._each(
             arguments.each("transactional_ids", transactional_ids, arguments.text),
             lambda name: state_rows.delete_transaction(self.cluster, name),
         )
@@ -374,7 +385,7 @@ class AdminClient:
                 where = topics.all_partitions(self.cluster, self.cluster.list_topics())
             return hanging.find_hanging(self.cluster, where, age_ms_min=timeout_ms)
 
-        return _one(find)
+        return self._one(find)
 
     # -- groups ----------------------------------------------------------------------------------
 
@@ -383,7 +394,7 @@ class AdminClient:
     ) -> Future[ListConsumerGroupsResult]:
         """Groups with offsets or members; `errors` are those of unreadable rows."""
         wanted = arguments.each("states", states, of_kind(ConsumerGroupState))
-        return _one(
+        return self._one(
             lambda: ListConsumerGroupsResult(
                 groups.list_groups(self.cluster, states=wanted),
                 groups.unreadable_groups(self.cluster),
@@ -398,7 +409,7 @@ class AdminClient:
         Errors: GroupIdNotFoundError.
         """
         ids = arguments.each("group_ids", group_ids, arguments.identifier)
-        return _each(ids, lambda name: groups.describe_group(self.cluster, name))
+        return self._each(ids, lambda name: groups.describe_group(self.cluster, name))
 
     def list_consumer_group_offsets(
         self, requests: Sequence[ConsumerGroupTopicPartitions], *, require_stable: bool = False
@@ -409,7 +420,7 @@ class AdminClient:
         GroupIdNotFoundError, UnstableOffsetCommitError.
         """
         require_stable = arguments.flag("require_stable", require_stable)
-        return _each_group(
+        return self._each_group(
             requests,
             lambda asked: groups.list_offsets(self.cluster, asked, require_stable=require_stable),
         )
@@ -422,13 +433,13 @@ class AdminClient:
         Unlike in Kafka the group may have members: they rejoin and continue there, and cannot
         commit what they read before. A Spark query of the group fails and must be restarted.
         """
-        return _each_group(requests, lambda asked: groups.alter_offsets(self.cluster, asked))
+        return self._each_group(requests, lambda asked: groups.alter_offsets(self.cluster, asked))
 
     def delete_consumer_group_offsets(
         self, requests: Sequence[ConsumerGroupTopicPartitions]
     ) -> Futures[str, ConsumerGroupTopicPartitions]:
         """Delete committed offsets, under a new generation. Errors: GroupIdNotFoundError."""
-        return _each_group(
+        return self._each_group(
             requests, lambda asked: groups.delete_offsets(self.cluster, asked, by=self._by)
         )
 
@@ -438,7 +449,7 @@ class AdminClient:
         Errors: GroupIdNotFoundError, NonEmptyGroupError.
         """
         ids = arguments.each("group_ids", group_ids, arguments.identifier)
-        return _each(ids, lambda name: groups.delete_group(self.cluster, name, by=self._by))
+        return self._each(ids, lambda name: groups.delete_group(self.cluster, name, by=self._by))
 
     # -- verification ----------------------------------------------------------------------------
 
@@ -460,7 +471,7 @@ class AdminClient:
                 store = ObjectStore.from_url(self._config.root, self._config.storage, create=False)
             return verify(store, wanted, progress=report)
 
-        return _one(check)
+        return _done(check)
 
     def repair(
         self,
@@ -486,7 +497,7 @@ class AdminClient:
             work = Repair(store, watch_ms=watched_ms, progress=report)
             return work.find() if is_dry else work.run()
 
-        return _one(repair)
+        return _done(repair)
 
     def upgrade(
         self,
@@ -515,10 +526,29 @@ class AdminClient:
             )
             return work.find() if is_dry else work.run()
 
-        return _one(upgrade)
+        return _done(upgrade)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _one(self, act: Callable[[], V]) -> Future[V]:
+        with self._lock:
+            return _done(act)
+
+    def _each(self, keys: Iterable[K], act: Callable[[K], V]) -> Futures[K, V]:
+        return {key: self._one(partial(act, key)) for key in keys}
+
+    def _each_group(
+        self,
+        requests: Sequence[ConsumerGroupTopicPartitions],
+        act: Callable[[ConsumerGroupTopicPartitions], V],
+    ) -> Futures[str, V]:
+        checked = arguments.each("requests", requests, group_partitions)
+        by_group = {request.group_id: request for request in checked}
+        return self._each(by_group, lambda name: act(by_group[name]))
 
 
-def _one(act: Callable[[], V]) -> Future[V]:
+def _done(act: Callable[[], V]) -> Future[V]:
+    """The outcome of a call, as a future that is done."""
     future: Future[V] = Future()
     try:
         future.set_result(act())
@@ -530,19 +560,3 @@ def _one(act: Callable[[], V]) -> Future[V]:
             logger.error("A call of the admin client failed", exc_info=error)
         future.set_exception(failed)
     return future
-
-
-def _each(keys: Iterable[K], act: Callable[[K], V]) -> Futures[K, V]:
-    futures: Futures[K, V] = {}
-    for key in keys:
-        futures[key] = _one(lambda key=key: act(key))  # type: ignore[misc]
-    return futures
-
-
-def _each_group(
-    requests: Sequence[ConsumerGroupTopicPartitions],
-    act: Callable[[ConsumerGroupTopicPartitions], V],
-) -> Futures[str, V]:
-    checked = arguments.each("requests", requests, group_partitions)
-    by_group = {request.group_id: request for request in checked}
-    return _each(by_group, lambda name: act(by_group[name]))

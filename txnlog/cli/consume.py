@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from txnlog.cli.session import parse_numbers, pipe_closed, session_of, stopped_b
 from txnlog.cli.tail import POLL_S, tail
 from txnlog.cli.times import format_time, parse_since_ms
 from txnlog.consumer import Consumer
+from txnlog.errors import UnknownTopicOrPartitionError
 from txnlog.messages import OFFSET_BEGINNING, OFFSET_END, Message, TopicPartition
 from txnlog.text import printable_bytes
 
@@ -275,8 +277,10 @@ def _batches(
             return
         if left == 0:
             return
-        # A message with an error is no record: a topic that does not exist, which is logged.
-        batch = [each for each in consumer.consume(timeout=POLL_S) if each.error() is None]
+        batch = []
+        # A subscribed topic that does not exist is logged, and may appear.
+        with suppress(UnknownTopicOrPartitionError):
+            batch = consumer.consume(timeout=POLL_S)
 
 
 def _first(

@@ -50,7 +50,7 @@ class Mode(Enum):
 class Consumption:
     """The assigned partitions with their positions, and the consumer's group."""
 
-    def __init__(self, cluster: Cluster, config: Config, *, background: bool) -> None:
+    def __init__(self, cluster: Cluster, config: Config, *, background: bool, raises: bool) -> None:
         self.cluster = cluster
         self.clock = cluster.store.clock
         self._config = config
@@ -63,7 +63,9 @@ class Consumption:
             tail_each=cluster.tail_each,
             configured_ms=config.get("metadata.poll.interval.ms"),
         )
-        self.stream = RecordStream(self._fetcher, report_ends=config.get("enable.partition.eof"))
+        self.stream = RecordStream(
+            self._fetcher, report_ends=config.get("enable.partition.eof"), raises=raises
+        )
         self._mode = Mode.NOTHING
         self._session: GroupSession | None = None
         self._commits = Commits(config, self._fetcher.readers, self.stream.returned, self.clock)

@@ -26,13 +26,15 @@ _NOTHING: Before = {}
 class RecordStream:
     """Records of all assigned partitions. Returning a record moves its partition's position.
 
-    `report_ends`: `take` also returns a message with a PartitionEndError, as often as a partition's
-    end is reached.
+    A notice is a message with an error, and comes after the records before it: `take` returns it;
+    or with `raises` takes nothing beyond it before `take_notice` was called. `report_ends`: there
+    is one with a PartitionEndError as often as a partition's end is reached.
     """
 
-    def __init__(self, fetcher: Fetcher, *, report_ends: bool = False) -> None:
+    def __init__(self, fetcher: Fetcher, *, report_ends: bool, raises: bool) -> None:
         self._fetcher = fetcher
         self._report_ends = report_ends
+        self._raises = raises
         self._notices: deque[Message] = deque()
         self._chunk: Chunk | None = None
         self._at = 0
@@ -109,8 +111,19 @@ class RecordStream:
         self._fetcher.wake()
 
     def notify(self, message: Message) -> None:
-        """Let the next `take` return a message with an error."""
+        """Add a notice."""
         self._notices.append(message)
+
+    @property
+    def must_raise(self) -> bool:
+        """Whether there is a notice that `take` does not return."""
+        return self._raises and bool(self._notices)
+
+    def take_notice(self) -> Exception:
+        """The error of the first notice, once."""
+        error = self._notices.popleft().error()
+        assert error is not None
+        return error
 
     def take(self, count: int, end_ms: float | None = None) -> list[Message]:
         """Up to `count` messages, of one look at the logs.
@@ -122,6 +135,8 @@ class RecordStream:
         while len(taken) < count:
             if not self._has_rows:
                 self._note_ends()
+            if self.must_raise:
+                break
             while self._notices and len(taken) < count:
                 taken.append(self._notices.popleft())
             if len(taken) == count:
@@ -146,7 +161,11 @@ class RecordStream:
         """As `take`, a table of MESSAGE_SCHEMA; at least one record if there is any."""
         batches: list[pa.RecordBatch] = []
         rows = size_bytes = 0
-        while (rows_max is None or rows < rows_max) and self._fill(end_ms, has_some=rows > 0):
+        while rows_max is None or rows < rows_max:
+            if not self._has_rows:
+                self._note_ends()
+            if self.must_raise or not self._fill(end_ms, has_some=rows > 0):
+                break
             chunk = self._chunk
             assert chunk is not None
             left = chunk.num_rows - self._at
@@ -162,6 +181,8 @@ class RecordStream:
             batches.append(batch)
             rows += wanted
             size_bytes += batch.nbytes
+        if not rows:
+            self._note_ends()
         return pa.Table.from_batches(batches, schema=MESSAGE_SCHEMA)
 
     def drop(self, keys: Collection[Key]) -> None:

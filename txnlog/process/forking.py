@@ -1,5 +1,8 @@
 """Objects in a child of os.fork(): their threads and connections do not exist there, and a lock may
-be held for ever. Each is notified: a client then refuses every call, a cache starts empty."""
+be held for ever. Each is notified: a client then refuses every call, a cache starts empty.
+
+The child may make new clients, unless its parent has used an object store (D128).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ class Forkable(Protocol):
 
 ADVICE = (
     'Start processes with multiprocessing.get_context("spawn"); or, under a server that forks its '
-    "workers, use no client of txnlog before the fork. Make the clients in each process."
+    "workers, make the clients in each worker, and use none before the fork."
 )
 """What a process does that was refused."""
 
@@ -35,7 +38,8 @@ def refusal(kind: str) -> ForkedProcessError:
     """The error of every call to a forked client."""
     return ForkedProcessError(
         f"This {kind} was made before os.fork(): its threads and its store are not in this "
-        f"process. {ADVICE}"
+        "process. Make a new one in this process; with a root in an object store that needs a "
+        f"parent that has used none. {ADVICE}"
     )
 
 

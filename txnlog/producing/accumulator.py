@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from txnlog.errors import ClientStateError
 from txnlog.messages import Headers
 from txnlog.process.clock import Clock
 from txnlog.producing.arrow_records import TableSlice
@@ -88,6 +89,15 @@ class Releasable(Protocol):
     held_bytes: int
 
 
+def interrupting() -> ClientStateError:
+    """The error of a signal handler's call that interrupts `append` or a change of the state."""
+    return ClientStateError(
+        "A signal handler has called this producer while its thread was in the midst of another "
+        "call. Set a flag in the handler, and call the producer in the main program; close() may "
+        "be called in a handler."
+    )
+
+
 class Accumulator:
     """Records that are not sent yet.
 
@@ -96,8 +106,10 @@ class Accumulator:
     """
 
     def __init__(self, clock: Clock, config: Config) -> None:
-        self.lock = threading.Lock()
+        # Not a Lock: a signal handler may make calls in the midst of `append`.
+        self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
+        self._is_appending = False
         self.is_open = False
         self.memory_bytes: int = config.get("buffer.memory")
         self.held_bytes = 0
@@ -108,6 +120,11 @@ class Accumulator:
         self._lingers = not is_deferred(config)
         self._pieces: list[Piece] = []
         self._drained: list[Piece] = []
+
+    @property
+    def is_locked_here(self) -> bool:
+        """Whether this thread holds the lock: then a signal handler asks."""
+        return self.lock._is_owned()  # type: ignore[attr-defined,no-any-return]
 
     @property
     def has_room(self) -> bool:
@@ -125,38 +142,46 @@ class Accumulator:
         size_bytes: int,
     ) -> bool:
         """Add a record; False: not added, because the topic has no buffer, there is no room, or the
-        topic did not accept it when it was read last. A `timestamp_ms` of 0 is now.
+        topic did not accept it when it was read last.
+
+        A `timestamp_ms` of 0 is now. Raises `interrupting`.
         """
         with self.lock:
-            rows = self.buffers.get(topic)
-            held_bytes = self.held_bytes
-            if rows is None or not self.is_open or held_bytes >= self.memory_bytes:
-                return False
-            destination = rows.destination
-            if (
-                size_bytes > destination.record_bytes_max
-                or (key is None and destination.needs_key)
-                or not -1 <= partition < destination.partitions
-            ):
-                return False
-            values, timestamps_ms = rows.values, rows.timestamps_ms
-            at = len(values)
-            if len(timestamps_ms) != at:
-                rows.drop_incomplete()
-            timestamps_ms.append(timestamp_ms or self._now_ms())
-            if partition >= 0:
-                rows.partitions[at] = partition
-            if headers:
-                rows.headers[at] = headers
-            if callback is not None:
-                rows.callbacks[at] = callback, self._boot_ms()
-            rows.keys.append(key)
-            values.append(value)
-            rows_bytes = rows.size_bytes + size_bytes
-            rows.size_bytes, self.held_bytes = rows_bytes, held_bytes + size_bytes
-            if rows_bytes >= destination.wake_bytes and not self.is_full:
-                self._wake()
-            return True
+            if self._is_appending:
+                raise interrupting()
+            try:
+                self._is_appending = True
+                rows = self.buffers.get(topic)
+                held_bytes = self.held_bytes
+                if rows is None or not self.is_open or held_bytes >= self.memory_bytes:
+                    return False
+                destination = rows.destination
+                if (
+                    size_bytes > destination.record_bytes_max
+                    or (key is None and destination.needs_key)
+                    or not -1 <= partition < destination.partitions
+                ):
+                    return False
+                values, timestamps_ms = rows.values, rows.timestamps_ms
+                at = len(values)
+                if len(timestamps_ms) != at:
+                    rows.drop_incomplete()
+                timestamps_ms.append(timestamp_ms or self._now_ms())
+                if partition >= 0:
+                    rows.partitions[at] = partition
+                if headers:
+                    rows.headers[at] = headers
+                if callback is not None:
+                    rows.callbacks[at] = callback, self._boot_ms()
+                rows.keys.append(key)
+                values.append(value)
+                rows_bytes = rows.size_bytes + size_bytes
+                rows.size_bytes, self.held_bytes = rows_bytes, held_bytes + size_bytes
+                if rows_bytes >= destination.wake_bytes and not self.is_full:
+                    self._wake()
+                return True
+            finally:
+                self._is_appending = False
 
     def open_buffer(self, destination: Destination) -> None:
         """Prepare to append to a topic as it was read last, if records are accepted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from threading import Condition, Lock, get_ident
+from threading import Condition, RLock, get_ident
 
 import pyarrow as pa
 
@@ -41,7 +41,9 @@ class Deliveries:
         self._waiting = 0
         self._serving: list[int] = []
         """The threads that are calling callbacks."""
-        self._lock = Lock()
+        self._is_over = False
+        # Not a Lock: a signal handler may close the producer in the midst of any call.
+        self._lock = RLock()
         self._changed = Condition(self._lock)
 
     def __len__(self) -> int:
@@ -107,10 +109,16 @@ class Deliveries:
             self._serving.remove(here)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until there is a report, or the time is over."""
+        """Wait until there is a report, or the time or the producer's life is over."""
         with self._lock:
-            if self._first == self._end:
+            if self._first == self._end and not self._is_over:
                 self._changed.wait(timeout_s)
+
+    def close(self) -> None:
+        """The producer is closed: end every `wait`."""
+        with self._lock:
+            self._is_over = True
+            self._changed.notify_all()
 
     def _put_back(self, report: _Report) -> None:
         with self._lock:

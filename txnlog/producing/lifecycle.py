@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from txnlog.errors import ClientStateError, InvalidTxnStateError, TxnLogError
 from txnlog.process.forking import refusal
-from txnlog.producing.accumulator import Accumulator
+from txnlog.producing.accumulator import Accumulator, interrupting
 from txnlog.protocol.producer_states import (
     LifecycleState,
     ProducerCall,
@@ -89,6 +89,8 @@ class Lifecycle:
             raise refusal("producer")
         if self._state is LifecycleState.CLOSED:
             raise ClientStateError("This producer is closed. Make a new one.")
+        if self._accumulator.is_locked_here:
+            raise interrupting()
 
     def check_call(self, call: ProducerCall) -> LifecycleState:
         """The state while `call` runs.

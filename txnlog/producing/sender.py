@@ -66,8 +66,7 @@ class Sender:
         self.io = threading.RLock()
         self._holder: int | None = None
         self.after_call: Callable[[], object] | None = None
-        """What a signal handler has asked for, within a call: made when the call gives `io` back.
-        """
+        """What a signal handler has left to the call that it interrupted."""
         self._to_add: list[tuple[Batch, TxnLogError | None]] = []
         self.publication: Publication | None = None
         self.on_idle: Callable[[], object] = lambda: None
@@ -93,6 +92,12 @@ class Sender:
     def is_working(self) -> bool:
         """Whether this thread holds `io`: then a signal handler asks."""
         return self._holder == threading.get_ident()
+
+    def make_after_call(self) -> None:
+        """Make what a signal handler has left, unless it was left to the holder of `io`."""
+        if self._holder is None and self.after_call is not None:
+            after, self.after_call = self.after_call, None
+            after()
 
     def exclusively(self, deadline: Deadline, action: Callable[[], T]) -> T:
         """Do something while `io` is held.

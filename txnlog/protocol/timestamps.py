@@ -13,6 +13,10 @@ from typing import NamedTuple
 
 from txnlog.protocol.batches import BatchHeader
 
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+"""What Kafka's ListOffsets takes in the place of a time: the end of a partition, its start."""
+
 
 class Candidate(NamedTuple):
     """A batch to search; `offset` is the result if the header gives it, else None."""

@@ -223,8 +223,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         parse=boolean,
         default=False,
         clients=CONSUMER,
-        doc="`poll()` and `consume()` also return a message with the error PartitionEndError each "
-        "time the end of a partition is reached.",
+        doc="`poll()` and its like raise PartitionEndError each time the end of a partition is "
+        "reached.",
     ),
     Setting(
         name="max.poll.records",

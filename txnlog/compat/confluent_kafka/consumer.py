@@ -29,11 +29,15 @@ from txnlog.messages import (
 RebalanceCallback = Callable[..., Any]
 
 
+class _Returning(native.Consumer):
+    _raises = False
+
+
 class Consumer:
     """txnlog.Consumer with confluent-kafka's errors.
 
     What goes wrong in poll and consume comes as a message with an `error()`, and errors of the
-    whole client go to `error_cb`, too.
+    whole client go to `error_cb`, too; only a call out of order raises.
     """
 
     def __init__(self, *given: Mapping[str, Any], **named: Any) -> None:
@@ -48,7 +52,7 @@ class Consumer:
             config["on_commit"] = with_error(self._on_commit)
         self._is_closed = False
         with translated():
-            self._consumer = native.Consumer(config)
+            self._consumer = _Returning(config)
 
     def subscribe(
         self,

@@ -120,6 +120,15 @@ class LocalDisk:
             raise
         return True
 
+    def head(self, path: str) -> tuple[str, int, int]:
+        """(path, size in bytes, modification time in ms) of a file.
+
+        Raises FileNotFoundError, IrregularFileError.
+        """
+        self.check_regular(path)
+        status = os.stat(self.path(path))
+        return path, status.st_size, status.st_mtime_ns // 1_000_000
+
     def check_regular(self, path: str) -> None:
         """Raise FileNotFoundError, IrregularFileError unless there is a file to open."""
         try:
@@ -291,7 +300,7 @@ class LocalDisk:
         return found
 
     def rely_on(self, paths: Sequence[str]) -> None:
-        """With `fsync`: make files of one folder survive power loss, whichever process wrote them."""
+        """With `fsync`: make files of one folder survive power loss, whoever wrote them."""
         for path in paths if self.fsync and not self.others_fsync else ():
             # A file that is gone was replaced by a checkpoint, which clean-up has synced.
             with suppress(FileNotFoundError):

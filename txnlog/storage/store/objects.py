@@ -150,11 +150,11 @@ class ObjectStore:
         Raises ConfigError for another url, an unknown or malformed option, and for a missing local
         folder unless `create`.
         """
-        _check_fork()
         settings = parse_storage_options(url, options or {})
         path = local_path(url)
         if path is not None:
             return cls._local(os.path.abspath(path), create, clock, settings.fsync)
+        _check_fork()
         scheme = url.partition(":")[0].lower()
         place, shown = place_of(url), without_secrets(url)
         if scheme == "file":
@@ -341,6 +341,9 @@ class ObjectStore:
 
     def head(self, path: str) -> ObjectMeta:
         """Size and time of an object. Raises ObjectNotFoundError."""
+        disk = self._disk
+        if disk is not None:
+            return ObjectMeta(*self._call("head", path, lambda: disk.head(path)))
         return _meta(self._call("head", path, lambda: obstore.head(self._store, path)))
 
     def back_off(self, attempt: int) -> None:
@@ -596,10 +599,11 @@ class ObjectStore:
 
     def _call(self, verb: str, path: str, call: Callable[[], T]) -> T:
         global _used_in_this_process
-        if _forked_after_use:
+        if self._disk is None:
             _check_fork()
-        _used_in_this_process = True
-        if self._must_check_home and self._disk is not None:
+            # Its library has threads, which a child of a fork has not.
+            _used_in_this_process = True
+        elif self._must_check_home:
             self._check_home(self._disk)
         if verb == "put":
             self._look_if_due()
@@ -632,8 +636,8 @@ class _ExistsError(Exception):
 def _check_fork() -> None:
     if _forked_after_use:
         raise ForkedProcessError(
-            "This process is a child of os.fork(), and its parent had used the object store, "
-            f"whose threads are not here: calls would hang. {ADVICE}"
+            "This process is a child of os.fork(), and its parent had used an object store, whose "
+            f"library's threads are not here: calls would hang. {ADVICE}"
         )
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from txnlog.process import arrow_compute as pc
 from txnlog.protocol.batches import BatchHeader
-from txnlog.protocol.timestamps import candidates
+from txnlog.protocol.timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, candidates
 from txnlog.settings.arguments import INT64_MAX, INT64_MIN
 from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.store.objects import ObjectStore
@@ -23,7 +23,8 @@ def offsets_for_times(
 ) -> list[int | None]:
     """Offset of the first record at or after a time, for (log, partition, ms since 1970).
 
-    In the order of `wanted`; None if no record is so late. Reads the logs as of their last refresh,
+    LATEST_TIMESTAMP is the end, EARLIEST_TIMESTAMP the start. In the order of `wanted`; None if no
+    record is so late. Reads the logs as of their last refresh,
     from the log start to the last stable offset, or with read_committed=False to the high
     watermark (R15, R18); files of several partitions together.
     Raises CorruptLogError, ObjectNotFoundError, StorageError that name the file.
@@ -39,6 +40,8 @@ def _look(
     view = log.view
     start = view.log_start_offset(partition)
     end = view.last_stable_offset(partition) if read_committed else view.high_watermark(partition)
+    if timestamp_ms in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP):
+        return lambda: end if timestamp_ms == LATEST_TIMESTAMP else start
     batches = tuple(view.batches(partition, start, end, read_committed))
 
     def first() -> int | None:
