@@ -525,9 +525,7 @@ class Producer:
         seconds = arguments.timeout_s("timeout", timeout)
         timeout_ms = self._block_ms if seconds is None or seconds < 0 else seconds * 1000
         retries = self._outlet.cluster.store.retries
-        return Deadline(
-            self._clock, retries, call, timeout_ms, backoff_ms_max=self._backoff_ms_max
-        )
+        return Deadline(self._clock, retries, call, timeout_ms, backoff_ms_max=self._backoff_ms_max)
 
     def _manager(self, call: ProducerCall) -> TransactionManager:
         """Raises what refuses `call` to a producer without transactional.id."""

@@ -199,7 +199,7 @@ class AdminClient:
         def describe(resource: ConfigResource) -> dict[str, ConfigEntry]:
             if resource.restype is ResourceType.BROKER:
                 return root_configs.describe_root(self.cluster)
-            return topics.describe_configs(log_of(topics.topic_of(resource)))
+            return topics.describe_configs(log_of(resource.name))
 
         return self._each(checked, describe)
 
