@@ -68,6 +68,8 @@ FROM = re.compile(rf"\bfrom ({OURS}(?:\.\w+)*) import (\([^)]*\)|[\w, ]+)")
 IMPORT = re.compile(r"\bimport ([\w.]+(?:, ?[\w.]+)*)")
 QUOTED = re.compile(rf"`({OURS}(?:\.\w+)+)")
 PRIVATE = re.compile(r"(?<=[\w)\]])\._[a-z]\w*")
+# Of tables, whose names begin as those of modules do.
+PROPERTIES = {"txnlog.storage.fsync"}
 # Attributes of pyspark, for which it has no public name.
 FOREIGN = {"._jvm"}
 
@@ -197,7 +199,7 @@ def private_names(text: str) -> Iterator[str]:
     for name in QUOTED.findall(text):
         module, names = split_name(name)
         # Without a submodule it may be a setting, or a property of a table.
-        if "." in module or module.startswith("spark_"):
+        if name not in PROPERTIES and ("." in module or module.startswith("spark_")):
             yield from unless_public(module, names)
     yield from (name for name in PRIVATE.findall(text) if name not in FOREIGN)
 

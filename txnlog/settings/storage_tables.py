@@ -331,7 +331,8 @@ COMMON_OPTIONS: Final = (
         name="fsync",
         parse=switch,
         part="local",
-        doc="On a local disk: acknowledged commits survive power loss. Default: `false`.",
+        doc="For a new root on a local disk: acknowledged commits survive power loss. The root "
+        "records it, and every process follows: see [Power loss](#power-loss). Default: `true`.",
     ),
 )
 
