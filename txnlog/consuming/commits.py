@@ -21,6 +21,7 @@ from txnlog.errors import (
 )
 from txnlog.messages import OFFSET_INVALID, Message, TopicPartition
 from txnlog.process.clock import Clock
+from txnlog.protocol.group_metadata import Positions
 from txnlog.settings import arguments
 from txnlog.settings.arguments import INT64_MAX
 from txnlog.settings.config import Config
@@ -39,13 +40,20 @@ class Commits:
 
     `is_fenced`: the group has refused this consumer's generation, so its assignment is lost.
     With enable.auto.offset.store=false what `store` was given is committed, and not the positions.
+    `starts` are those by auto.offset.reset: any commit has them, too, where the group has no
+    offset.
     """
 
     def __init__(
-        self, config: Config, readers: Mapping[Key, PartitionReader], clock: Clock
+        self,
+        config: Config,
+        readers: Mapping[Key, PartitionReader],
+        starts: Mapping[Key, int],
+        clock: Clock,
     ) -> None:
         self._config = config
         self._readers = readers
+        self._starts = starts
         self._clock = clock
         self._due_ms = 0
         self._automatic: dict[Key, int] | None = None
@@ -131,7 +139,7 @@ class Commits:
         """Commit now. Raises IllegalGenerationError, UnknownMemberIdError."""
         self._automatic = None
         try:
-            session.commit(*by_topic(partitions))
+            session.commit(*by_topic(partitions), self._started())
         except LOST:
             self.is_fenced = session.has_lost()
             raise
@@ -141,7 +149,10 @@ class Commits:
         self._automatic = None
         positions, notes = by_topic(partitions)
         session.commit_later(
-            positions, notes, lambda error: self._report(session, error, partitions)
+            positions,
+            notes,
+            self._started(),
+            lambda error: self._report(session, error, partitions),
         )
 
     def commit_if_due(self, session: GroupSession) -> None:
@@ -165,7 +176,7 @@ class Commits:
         session.drain()
         partitions = self._positions()
         if partitions and session.has_generation and self._config.get("enable.auto.commit"):
-            session.commit(*by_topic(partitions))
+            session.commit(*by_topic(partitions), self._started())
         session.call_back()
 
     def committed(
@@ -192,6 +203,12 @@ class Commits:
         if self._stored is not None:
             return [self._stored[key] for key, _ in found if key in self._stored]
         return [TopicPartition(*key, r.position) for key, r in found if r.position is not None]
+
+    def _started(self) -> Positions:
+        found: dict[str, dict[int, int]] = {}
+        for (topic, partition), offset in self._starts.items():
+            found.setdefault(topic, {})[partition] = offset
+        return found
 
     def _report(
         self, session: GroupSession, error: TxnLogError | None, partitions: list[TopicPartition]

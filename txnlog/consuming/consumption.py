@@ -66,7 +66,7 @@ class Consumption:
         self.stream = RecordStream(self._fetcher, report_ends=config.get("enable.partition.eof"))
         self._mode = Mode.NOTHING
         self._session: GroupSession | None = None
-        self._commits = Commits(config, self._fetcher.readers, self.clock)
+        self._commits = Commits(config, self._fetcher.readers, self._starts.by_reset, self.clock)
         self._rebalances = Rebalances(
             cluster, self._fetcher, self.stream, self._starts, self._commits
         )
@@ -253,7 +253,7 @@ class Consumption:
 
     def _resolve(self, session: GroupSession | None) -> None:
         try:
-            self._starts.resolve(self._fetcher, session)
+            self._starts.resolve(self._fetcher, session, self._rebalances.subscription)
         except LOST:
             if self._mode is Mode.ASSIGNED:
                 raise

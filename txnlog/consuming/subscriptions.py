@@ -50,6 +50,13 @@ def resolve(
     return tuple(sorted(names)), failed
 
 
+def selected_alike(subscription: Iterable[str], topic: str) -> Callable[[str], bool]:
+    """Says of other topics whether a pattern that selects this one selects them, too."""
+    entries = [re.compile(entry) for entry in subscription if entry.startswith(PATTERN_PREFIX)]
+    patterns = [entry for entry in entries if entry.match(topic)]
+    return lambda name: any(pattern.match(name) for pattern in patterns)
+
+
 def missing_topics(
     cluster: Cluster, topics: Iterable[str]
 ) -> dict[str, UnknownTopicOrPartitionError]:
