@@ -95,7 +95,9 @@ class TxnLogBatchReader(DataSourceReader):
         if settings.starting == COMMITTED and settings.group_id:
             # Reads only: a batch commits no offsets, so it does not start a generation.
             committed = topics.cluster.groups.fetch(settings.group_id, None)
-            return resolve_committed(committed, settings.auto_offset_reset, wanted, snapshots)
+            return resolve_committed(
+                committed, settings.auto_offset_reset, wanted, snapshots, settings.subscription
+            )
         return topics.resolve("startingOffsets", settings.starting, wanted, snapshots, logs)
 
 

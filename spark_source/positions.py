@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 from spark_source.offsets import (
@@ -21,6 +22,7 @@ from txnlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txnlog.protocol.group_metadata import Positions
+from txnlog.protocol.groups import reads_already
 
 Wanted = Mapping[str, Sequence[int]]
 MutablePositions = dict[str, dict[int, int]]
@@ -110,19 +112,32 @@ def resolve(
 
 
 def resolve_committed(
-    committed: Positions, reset: str | None, wanted: Wanted, snapshots: Snapshots
+    committed: Positions,
+    reset: str | None,
+    wanted: Wanted,
+    snapshots: Snapshots,
+    subscription: Subscription,
 ) -> MutablePositions:
     """Positions for startingOffsets=committed; `auto.offset.reset` where no offset is committed.
 
-    Without that option a partition starts at latest, but at earliest if the group has committed
-    offsets of its topic: the partition was added later, and none of it was read. Raises:
-    ConfigError for reset `none`.
+    A partition that was added since, or is of a new topic of the pattern, starts at earliest
+    (D135). Raises: ConfigError for reset `none`.
     """
+    is_pattern = subscription.pattern is not None
+
+    @cache
+    def is_read(topic: str) -> bool:
+        return reads_already(
+            committed, topic, lambda name: is_pattern and subscription.matches(name)
+        )
+
     resolved: MutablePositions = {}
     for topic, partition in _each(wanted):
         known = committed.get(topic, {})
         if partition in known:
             offset = known[partition]
+        elif reset == EARLIEST or is_read(topic):
+            offset = snapshots[topic].log_start[partition]
         elif reset == "none":
             raise ConfigError(
                 f"startingOffsets={COMMITTED}: the group has no offset for partition {partition} "
@@ -131,8 +146,6 @@ def resolve_committed(
                 topic=topic,
                 partition=partition,
             )
-        elif reset == EARLIEST or (reset is None and known):
-            offset = snapshots[topic].log_start[partition]
         else:
             offset = snapshots[topic].end[partition]
         resolved.setdefault(topic, {})[partition] = offset

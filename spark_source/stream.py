@@ -297,7 +297,9 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             snapshots = self._refresh()
             self._topics.check_exist(snapshots)
             self._topics.check_readable(committed)
-            positions = resolve_committed(committed, settings.auto_offset_reset, wanted, snapshots)
+            positions = resolve_committed(
+                committed, settings.auto_offset_reset, wanted, snapshots, settings.subscription
+            )
         else:
             positions = self._topics.resolve(
                 "startingOffsets", settings.starting, wanted, snapshots, self._refreshed_logs or {}

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tests.consumer.records import (
     at,
+    beat,
+    committed,
+    group_row,
+    member,
     process,
     put,
     read,
     reader_of,
+    sent,
+    turn,
     world,
 )
 from txnlog.cluster import Cluster
@@ -20,6 +27,7 @@ from txnlog.errors import (
 from txnlog.messages import (
     TopicPartition,
 )
+from txnlog.protocol.metadata import Owner
 from txnlog.protocol.topics import START_PREFIX, TopicCommit
 
 
@@ -137,3 +145,110 @@ def test_planned_file_of_a_deleted_topic_is_no_error() -> None:
     cluster.delete_topic("t")
     cluster.store.delete([f"t/{planned.path}"])
     assert read(reader) == read(reader) == []
+
+
+# --- Partitions and topics that appear later ------------------------------------------------------
+
+
+def grow(cluster: Cluster, partitions: int, topic: str = "t") -> None:
+    """As AdminClient.create_partitions."""
+    cluster.topic_log(topic).alter(lambda config: {**config, "partitions": str(partitions)})
+
+
+LATER = pytest.mark.parametrize("reset", ["latest", "none", "earliest"])
+
+
+@LATER
+def test_partition_added_while_the_group_was_away_starts_at_its_log_start(reset: str) -> None:
+    """At latest what was written there meanwhile was never read (KAFKA-12478, KIP-842, D135)."""
+    shared = world(1)
+    first = member(shared, auto_offset_reset="latest")
+    read(first)
+    put(process(shared), b"0")
+    assert read(first) == [b"0"]
+    first.close()
+    grow(process(shared), 3)
+    for partition in range(3):
+        put(process(shared), b"later", partition=partition)
+    assert read(member(shared, auto_offset_reset=reset)) == [b"later"] * 3
+    alone = reader_of(process(shared), 3, group_id="g", auto_offset_reset=reset)
+    assert read(alone) == [b"later"] * 3
+
+
+def test_running_group_reads_what_appears_from_its_log_start() -> None:
+    """A partition, and a topic of the pattern, have records before a member notices them."""
+    shared = world(1)
+    reader = member(shared, ["^t.*"], auto_offset_reset="latest", metadata_max_age_ms=1_000)
+    read(reader)
+    put(process(shared), b"0")
+    assert read(reader) == [b"0"]
+    reader.commit(asynchronous=False)
+    grow(process(shared), 2)
+    process(shared).create_topic("t2", partitions=1)
+    process(shared).create_topic("u", partitions=1)
+    put(process(shared), b"1", partition=1)
+    put(process(shared), b"2", topic="t2")
+    turn(shared, reader)
+    beat(reader)
+    assert sorted(map(bytes, filter(None, read(reader)))) == [b"1", b"2"]
+
+
+def test_topic_that_is_new_to_the_group_follows_the_reset() -> None:
+    """A topic that is added to a list, or selected by another pattern, may be an old one (D135)."""
+    shared = world(1)
+    for topic in ("other", "u1"):
+        process(shared).create_topic(topic, partitions=1)
+        put(process(shared), b"old", topic=topic)
+    with member(shared, ["t"], auto_offset_reset="latest") as first:
+        read(first)
+    assert committed(member(shared, ["t"])) == 0
+    reader = member(shared, ["t", "other", "^u.*"], auto_offset_reset="latest")
+    turn(shared, reader)
+    assert read(reader) == []
+
+
+def test_commit_of_one_message_keeps_the_starts_of_the_other_partitions() -> None:
+    """Else they would seem to have appeared since, and all that they had would be read (D135)."""
+    shared = world(3)
+    for partition in range(3):
+        put(process(shared), b"old", b"old", partition=partition)
+    settings = {"auto_offset_reset": "latest", "enable_auto_commit": False}
+    with member(shared, **settings) as first:
+        read(first)
+        put(process(shared), b"0")
+        [message] = first.consume(10, 0)
+        first.commit(message=message, asynchronous=False)
+        put(process(shared), b"1", partition=1)
+    assert group_row(shared).positions() == {"t": {0: 3, 1: 2, 2: 2}}
+    with member(shared, **settings) as second:
+        assert read(second) == [b"1"]
+
+
+def test_commit_keeps_no_start_where_there_is_an_offset() -> None:
+    """A start is older than whatever was committed since, by this consumer or a transaction."""
+    shared = world(2)
+    settings = {"auto_offset_reset": "latest", "enable_auto_commit": False}
+    with member(shared, **settings) as reader:
+        read(reader)
+        put(process(shared), b"0")
+        put(process(shared), b"1", partition=1)
+        for message in reader.consume(10, 0):
+            reader.commit(message=message)
+            reader.commit(message=message, asynchronous=False)
+    assert group_row(shared).positions() == {"t": {0: 1, 1: 1}}
+
+
+def test_commit_keeps_no_start_where_a_transaction_has_decided_an_offset() -> None:
+    """It is in the producer's row, and not yet in the group's: it would go back to the start."""
+    shared = world(2)
+    reader = member(shared, auto_offset_reset="latest", enable_auto_commit=False)
+    read(reader)
+    put(process(shared), b"0")
+    put(process(shared), b"1", b"1", partition=1)
+    first = [message for message in reader.consume(10, 0) if message.partition() == 0]
+    dying = process(shared)
+    row = dying.coordinator.init_producer_id("copy", Owner(run_id="copy"))
+    offsets = replace(sent(reader), end={"t": {1: 2}})
+    dying.coordinator.decide(row, (), offsets=[offsets])
+    reader.commit(message=first[0], asynchronous=False)
+    assert group_row(shared).positions() == {"t": {0: 1, 1: 2}}

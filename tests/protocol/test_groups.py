@@ -29,7 +29,9 @@ from txnlog.protocol.groups import (
     prepare_generation,
     prepare_offset_commit,
     prepare_reset,
+    reads_already,
     unstable,
+    with_starts,
     without,
 )
 
@@ -61,6 +63,28 @@ def reset(group: Group | None, *, generation: int = 2, done: tuple[int, ...] = (
         version=9,
         now_ms=0,
     )
+
+
+def test_starts_are_committed_only_where_nobody_has_an_offset_or_the_partition() -> None:
+    """An older position would replace a newer one, or one of another member (D126, D135)."""
+    members = {
+        name: Member(topics=("in",), assignors=("cooperative-sticky",)) for name in ("me", "other")
+    }
+    assignment = {"me": {"in": (2, 4)}, "other": {"in": (3,)}}
+    group = replace(GROUP, members=members, assignment=assignment)
+    offsets, starts = {"in": {4: 9}}, {"in": dict.fromkeys(range(5), 0), "new": {0: 0}}
+    wanted = with_starts(group, member_id="me", offsets=offsets, starts=starts)
+    assert wanted == {"in": {2: 0, 4: 9}, "new": {0: 0}}
+    assert offsets == {"in": {4: 9}}
+
+
+def test_group_reads_a_topic_by_its_offsets_or_those_of_its_pattern() -> None:
+    """A topic whose offsets were deleted is read no more (D135)."""
+    committed = {"orders.eu": {0: 5}, "gone": {}}
+    assert reads_already(committed, "orders.eu", lambda name: False)
+    assert reads_already(committed, "orders.us", lambda name: name.startswith("orders."))
+    assert not reads_already(committed, "orders.us", lambda name: False)
+    assert not reads_already(committed, "gone", lambda name: name == "gone")
 
 
 def test_fetch_is_valid_under_its_generation_only() -> None:

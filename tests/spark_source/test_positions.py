@@ -88,18 +88,34 @@ def test_resolve_json_that_does_not_match_names_option_and_topic(
 def test_committed_falls_back_to_auto_offset_reset() -> None:
     """The group never read the topic: latest by default, as a Kafka consumer does (R59)."""
     wanted = {"t": [0, 1]}
-    assert resolve_committed({}, None, wanted, SNAPSHOTS) == {"t": {0: 20, 1: 0}}
-    assert resolve_committed({}, "earliest", wanted, SNAPSHOTS) == {"t": {0: 5, 1: 0}}
+    assert resolve_committed({}, None, wanted, SNAPSHOTS, SUBSCRIBED) == {"t": {0: 20, 1: 0}}
+    assert resolve_committed({}, "earliest", wanted, SNAPSHOTS, SUBSCRIBED) == {"t": {0: 5, 1: 0}}
     with pytest.raises(ConfigError, match="no offset for partition 0 of topic t"):
-        resolve_committed({}, "none", wanted, SNAPSHOTS)
+        resolve_committed({}, "none", wanted, SNAPSHOTS, SUBSCRIBED)
 
 
-def test_committed_partition_added_since_starts_at_earliest() -> None:
-    """At latest, records written while the query was down would be lost (R59)."""
+@pytest.mark.parametrize("reset", [None, "latest", "none", "earliest"])
+def test_committed_partition_added_since_starts_at_earliest(reset: str | None) -> None:
+    """At latest, records written while the query was down would be lost (R59, D135)."""
     snapshots = {"t": snapshot((0, 20), (3, 9))}
     wanted = {"t": [0, 1]}
-    assert resolve_committed({"t": {0: 11}}, None, wanted, snapshots) == {"t": {0: 11, 1: 3}}
-    assert resolve_committed({"t": {0: 11}}, "latest", wanted, snapshots) == {"t": {0: 11, 1: 9}}
+    found = resolve_committed({"t": {0: 11}}, reset, wanted, snapshots, SUBSCRIBED)
+    assert found == {"t": {0: 11, 1: 3}}
+
+
+def test_committed_topic_that_is_new_to_the_pattern_starts_at_earliest() -> None:
+    """As in a running query. A topic that was added to a list may be an old one (D135)."""
+    snapshots = {"t": snapshot((0, 20)), "t2": snapshot((3, 9))}
+    wanted = {"t": [0], "t2": [0]}
+
+    def start(subscription: Subscription) -> int:
+        committed = {"t": {0: 11}, "x": {0: 1}}
+        found = resolve_committed(committed, "latest", wanted, snapshots, subscription)
+        return found["t2"][0]
+
+    assert start(Subscription(option="subscribePattern", pattern="t.*")) == 3
+    assert start(Subscription(option="subscribePattern", pattern="t2.*")) == 9
+    assert start(Subscription(option="subscribe", partitions={"t": None, "t2": None})) == 9
 
 
 def test_positions_outside_the_log_are_losses_that_name_everything() -> None:

@@ -21,6 +21,7 @@ from txnlog.errors import (
 )
 from txnlog.messages import OFFSET_INVALID, Message, TopicPartition
 from txnlog.process.clock import Clock
+from txnlog.protocol.group_metadata import Positions
 from txnlog.settings import arguments
 from txnlog.settings.arguments import INT64_MAX
 from txnlog.settings.config import Config
@@ -39,6 +40,8 @@ class Commits:
 
     `is_fenced`: the group has refused this consumer's generation, so its assignment is lost.
     With enable.auto.offset.store=false what `store` was given is committed, and not the positions.
+    `starts` are those by auto.offset.reset: any commit has them, too, where the group has no
+    offset.
     """
 
     def __init__(
@@ -46,11 +49,13 @@ class Commits:
         config: Config,
         readers: Mapping[Key, PartitionReader],
         returned: Callable[[PartitionReader], int | None],
+        starts: Mapping[Key, int],
         clock: Clock,
     ) -> None:
         self._config = config
         self._readers = readers
         self._returned = returned
+        self._starts = starts
         self._clock = clock
         self._due_ms = 0
         self._automatic: dict[Key, int] | None = None
@@ -136,7 +141,7 @@ class Commits:
         """Commit now. Raises IllegalGenerationError, UnknownMemberIdError."""
         self._automatic = None
         try:
-            session.commit(*by_topic(partitions))
+            session.commit(*by_topic(partitions), self._started())
         except LOST:
             self.is_fenced = session.has_lost()
             raise
@@ -150,6 +155,7 @@ class Commits:
         session.commit_later(
             positions,
             notes,
+            self._started(),
             lambda error: self._report(session, error, partitions, is_automatic=is_automatic),
         )
 
@@ -174,7 +180,7 @@ class Commits:
         session.drain()
         partitions = self._positions()
         if partitions and session.has_generation and self._config.get("enable.auto.commit"):
-            session.commit(*by_topic(partitions))
+            session.commit(*by_topic(partitions), self._started())
         session.call_back()
 
     def committed(
@@ -202,6 +208,12 @@ class Commits:
             return [self._stored[key] for key, _ in found if key in self._stored]
         ends = [(key, self._returned(reader)) for key, reader in found]
         return [TopicPartition(*key, end) for key, end in ends if end is not None]
+
+    def _started(self) -> Positions:
+        found: dict[str, dict[int, int]] = {}
+        for (topic, partition), offset in self._starts.items():
+            found.setdefault(topic, {})[partition] = offset
+        return found
 
     def _report(
         self,

@@ -68,7 +68,13 @@ class Consumption:
         )
         self._mode = Mode.NOTHING
         self._session: GroupSession | None = None
-        self._commits = Commits(config, self._fetcher.readers, self.stream.returned, self.clock)
+        self._commits = Commits(
+            config,
+            self._fetcher.readers,
+            self.stream.returned,
+            self._starts.by_reset,
+            self.clock,
+        )
         self._rebalances = Rebalances(
             cluster, self._fetcher, self.stream, self._starts, self._commits
         )
@@ -260,7 +266,7 @@ class Consumption:
 
     def _resolve(self, session: GroupSession | None) -> None:
         try:
-            self._starts.resolve(self._fetcher, session)
+            self._starts.resolve(self._fetcher, session, self._rebalances.subscription)
         except LOST:
             if self._mode is Mode.ASSIGNED:
                 raise

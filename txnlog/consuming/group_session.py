@@ -267,8 +267,8 @@ class GroupSession:
             group_id, partitions=partitions, patience_ms=timeout_ms, fence=False
         )
 
-    def commit(self, positions: Positions, notes: Notes) -> None:
-        """Commit now, after all queued commits (R48).
+    def commit(self, positions: Positions, notes: Notes, starts: Positions) -> None:
+        """Commit now, after all queued commits (R48); `starts` as in `with_starts`.
 
         Raises IllegalGenerationError, UnknownMemberIdError, RebalanceInProgressError.
         """
@@ -280,6 +280,7 @@ class GroupSession:
             positions,
             member_id=self.membership.member_id,
             metadata=notes,
+            starts=starts,
         )
 
     def commit_without_assignment(self, positions: Positions, notes: Notes) -> None:
@@ -299,8 +300,10 @@ class GroupSession:
         generation = groups.start(group_id) if group is None else group.generation
         groups.commit(group_id, generation, positions, metadata=notes)
 
-    def commit_later(self, positions: Positions, notes: Notes, on_done: OnDone) -> None:
-        """Commit on the background thread, in order; a later `call_back` calls `on_done`."""
+    def commit_later(
+        self, positions: Positions, notes: Notes, starts: Positions, on_done: OnDone
+    ) -> None:
+        """`commit` on the background thread, in order; a later `call_back` calls `on_done`."""
         self.require_generation()
         member_id, generation = self.membership.member_id, self.generation
 
@@ -313,6 +316,7 @@ class GroupSession:
                     positions,
                     member_id=member_id,
                     metadata=notes,
+                    starts=starts,
                 )
             except Exception as refused:
                 if not isinstance(refused, TxnLogError):

@@ -226,7 +226,7 @@ class Rebalances:
         self._stream.drop(keys)
         self._fetcher.remove(keys)
         for key in keys:
-            self._starts.wanted.pop(key, None)
+            self._starts.forget(key)
             self._commits.forget(key)
         self._announced.difference_update(keys)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 
 from txnlog.consuming.fetcher import Fetcher
 from txnlog.consuming.fetching import Key, PartitionReader, out_of_range
 from txnlog.consuming.group_session import GroupSession
+from txnlog.consuming.subscriptions import selected_alike
 from txnlog.errors import ConfigError
 from txnlog.messages import (
     OFFSET_BEGINNING,
@@ -16,6 +18,8 @@ from txnlog.messages import (
     OFFSET_STORED,
     TopicPartition,
 )
+from txnlog.protocol.group_metadata import Positions
+from txnlog.protocol.groups import reads_already
 from txnlog.settings.config import Config
 
 logger = logging.getLogger("txnlog")
@@ -28,17 +32,23 @@ _LATEST = ("latest", "largest", "end")
 class Starts:
     """`wanted`: the requested offsets (or OFFSET_*) of partitions that have no position yet.
 
-    `has_unplaced`: some partition has none.
+    `has_unplaced`: some partition has none. `by_reset`: where partitions without a committed offset
+    started.
     """
 
     def __init__(self, config: Config) -> None:
         self._policy: str = config.get("auto.offset.reset")
         self.wanted: dict[Key, int] = {}
+        self.by_reset: dict[Key, int] = {}
         self.has_unplaced = False
 
-    def resolve(self, fetcher: Fetcher, session: GroupSession | None) -> None:
+    def resolve(
+        self, fetcher: Fetcher, session: GroupSession | None, subscription: Sequence[str]
+    ) -> None:
         """Set the positions of new partitions whose logs could be read.
 
+        Without a committed offset this is auto.offset.reset, but the log start where the group
+        reads the topic already, or another one of the same pattern of `subscription` (D135).
         Raises OffsetOutOfRangeError, IllegalGenerationError, UnknownMemberIdError.
         """
         if not self.has_unplaced:
@@ -57,15 +67,35 @@ class Starts:
             committed = session.fetch(to_fetch)
         if committed is None:
             return
+        known: Positions = {}
+        missing = any(set(to_fetch[topic]) - set(committed.get(topic, ())) for topic in to_fetch)
+        if missing and session is not None and self._policy not in _EARLIEST:
+            # Also what a transaction has decided, of partitions that are not this consumer's.
+            known = session.committed({}, stable=False, timeout_ms=0)
+
+        @cache
+        def is_read(topic: str) -> bool:
+            return reads_already(known, topic, selected_alike(subscription, topic))
+
         for (topic, partition), reader in readable.items():
             offset = self.wanted.get((topic, partition), OFFSET_STORED)
             if partition in to_fetch.get(topic, ()):
                 position = committed.get(topic, {}).get(partition)
-                offset = self.reset(reader) if position is None else position
+                if position is not None:
+                    offset = position
+                elif is_read(topic):
+                    offset = OFFSET_BEGINNING
+                else:
+                    offset = self.by_reset[topic, partition] = self.reset(reader)
             reader.seek(place(reader, offset))
             self.wanted.pop((topic, partition), None)
         fetcher.wake()
         self.has_unplaced = len(readable) < len(new)
+
+    def forget(self, key: Key) -> None:
+        """The partition is no longer assigned."""
+        self.wanted.pop(key, None)
+        self.by_reset.pop(key, None)
 
     def reset(self, reader: PartitionReader) -> int:
         """The position by auto.offset.reset. Raises OffsetOutOfRangeError."""

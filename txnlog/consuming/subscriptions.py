@@ -49,6 +49,14 @@ def resolve(
     return tuple(sorted(names)), failed
 
 
+def selected_alike(subscription: Iterable[str], topic: str) -> Callable[[str], bool]:
+    """Says of other topics whether a pattern that selects this one selects them, too."""
+    given = [entry for entry in subscription if entry.startswith(PATTERN_PREFIX)]
+    entries = [compiled("topics", entry, whole=False) for entry in given]
+    patterns = [entry for entry in entries if entry.matches(topic)]
+    return lambda name: any(pattern.matches(name) for pattern in patterns)
+
+
 def missing_topics(
     cluster: Cluster, topics: Iterable[str]
 ) -> dict[str, UnknownTopicOrPartitionError]:

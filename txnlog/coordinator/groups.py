@@ -25,6 +25,7 @@ from txnlog.protocol.groups import (
     prepare_offset_commit,
     prepare_reset,
     unstable,
+    with_starts,
 )
 from txnlog.protocol.metadata import GroupTicket, TransactionMetadata
 from txnlog.protocol.states import TransactionState
@@ -246,8 +247,9 @@ class GroupCoordinator:
         *,
         member_id: str = "",
         metadata: Mapping[str, Mapping[int, str]] | None = None,
+        starts: Positions | None = None,
     ) -> None:
-        """OffsetCommit of a consumer, outside of transactions (R48).
+        """OffsetCommit of a consumer, outside of transactions (R48); `starts` as in `with_starts`.
 
         Transactions that were decided before have moved their offsets by then; what is decided
         later counts as later. Raises IllegalGenerationError, UnknownMemberIdError.
@@ -263,7 +265,8 @@ class GroupCoordinator:
                 member_id=member_id,
                 partitions=positions,
             )
-            left = [one for one in holders_met(row, positions) if one.ticket not in looked]
+            wanted = with_starts(row, member_id=member_id, offsets=positions, starts=starts or {})
+            left = [one for one in holders_met(row, wanted) if one.ticket not in looked]
             if left:
                 return MustFence(tuple(left))
             return prepare_offset_commit(
@@ -271,7 +274,7 @@ class GroupCoordinator:
                 group_id=group_id,
                 generation=generation,
                 member_id=member_id,
-                offsets=positions,
+                offsets=wanted,
                 metadata=metadata or {},
                 version=version,
                 now_ms=self._now_ms(),

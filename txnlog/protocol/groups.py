@@ -7,7 +7,7 @@ txnlog.protocol.membership.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -136,6 +136,33 @@ def prepare_offset_commit(
         members = {**members, member_id: replace(alive, heartbeat=beats, heartbeat_ms=now_ms)}
     put = replace(row, offsets=merged, members=members, updated_ms=now_ms)
     return OffsetsCommit(operation="OFFSET COMMIT", groups=(put,))
+
+
+def with_starts(
+    group: Group, *, member_id: str, offsets: Positions, starts: Positions
+) -> dict[str, dict[int, int]]:
+    """What a consumer commits: `offsets`, and where it started in its other partitions.
+
+    Those only where the group has no offset, and where no other member has the partition by now.
+    """
+    wanted = {topic: dict(partitions) for topic, partitions in offsets.items()}
+    for topic, partitions in starts.items():
+        for partition, offset in partitions.items():
+            is_known = partition in group.offsets.get(topic, {})
+            asked = {topic: (partition,)}
+            if not is_known and not find_taken(group, member_id=member_id, partitions=asked):
+                wanted.setdefault(topic, {}).setdefault(partition, offset)
+    return wanted
+
+
+def reads_already(committed: Positions, topic: str, is_alike: Callable[[str], bool]) -> bool:
+    """Whether a group with these offsets reads a topic, or one that its pattern selects, too.
+
+    Then a partition of the topic without an offset has appeared since (consumers commit where they
+    start, too: `with_starts`), and none of it was read. It starts at the log start, whatever
+    auto.offset.reset says (D135).
+    """
+    return any(known and (name == topic or is_alike(name)) for name, known in committed.items())
 
 
 def check_member(
