@@ -1,4 +1,4 @@
-"""`txnlog topics`, `configs`, `offsets` and `groups`: columns, exit codes, one-line errors."""
+"""`txnlog topics`, `offsets` and `groups`: columns, exit codes, one-line errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.cli.runner import ENVIRONMENT, Command
-from txnlog.admin import hanging, root_configs
+from txnlog.admin import hanging
 from txnlog.cli.app import app, hoisted, root
 from txnlog.cli.session import session_of
 from txnlog.consumer import Consumer
@@ -180,38 +180,6 @@ def test_topics_described_with_records_sizes_and_newest_timestamp(command: Comma
     assert row["LastTimestamp"] == 1_600_000_000_000
 
 
-def test_configs_of_the_root(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kafka's spelling of the configuration that all brokers have, and progress of long work."""
-    monkeypatch.setattr(root_configs, "FOLLOWED_MS", 0)
-    root = ["--entity-type", "brokers"]
-    [before] = command.json("configs", "describe", *root)
-    assert before == {"Name": "storage.fsync", "Value": "false", "Source": "BROKER"}
-    result = command.run("configs", "alter", *root, "--add-config", "storage.fsync=true")
-    assert result.stdout == "Changed the configuration of the root.\n"
-    assert result.stderr.splitlines()[-1].startswith("txnlog: sync what was written before (")
-    assert command.json("configs", "describe", *root)[0]["Value"] == "true"
-    refused = command.fails("--storage", "fsync=false", "topics", "list")
-    assert "configs alter --entity-type brokers" in refused
-    for bad in (["-t", "t", *root], []):
-        assert command.run("configs", "describe", *bad).exit_code == 2
-
-
-def test_configs_changed_and_explained(command: Command) -> None:
-    """The error of an unknown name suggests the nearest one."""
-    command.ok("topics", "create", "-t", "t")
-    alter = ["configs", "alter", "-t", "t"]
-    command.ok(*alter, "--add-config", "retention.ms=5", "--add-config", "cleanup.policy=compact")
-    command.ok(*alter, "--delete-config", "retention.ms")
-    assert "Did you mean retention.ms" in command.fails(*alter, "--add-config", "retention.m=5")
-    found = {row["Name"]: row for row in command.json("configs", "describe", "-t", "t")}
-    assert (found["cleanup.policy"]["Value"], found["cleanup.policy"]["Source"]) == (
-        "compact", "TOPIC",
-    )  # fmt: skip
-    assert found["retention.ms"]["Source"] == "DEFAULT"
-    assert "tombstone" in command.ok("configs", "--describe", "-t", "t", "--explain")
-    assert "as before" in command.ok(*alter, "--add-config", "segment.ms=2")
-
-
 def test_topic_that_a_live_group_reads_is_deleted_after_a_question(command: Command) -> None:
     """A slip of the name ends a service that is running."""
     for topic in ("read", "unread"):
@@ -236,31 +204,6 @@ def test_topic_that_a_live_group_reads_is_deleted_after_a_question(command: Comm
         command.ok("topics", "delete", "-t", "read", "--yes")
     command.ok("topics", "create", "-t", "read", "--partitions", "1")
     command.ok("topics", "delete", "-t", "read")
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        ["retention.ms=5,segment.bytes=6,cleanup.policy=[compact,delete]"],
-        ["cleanup.policy=compact,delete, segment.bytes=6", "retention.ms=5"],
-    ],
-)
-def test_several_configs_in_one_option(command: Command, given: list[str]) -> None:
-    """As kafka-configs.sh takes them; read as one value, the error spoke of a wrong number."""
-    wanted = {"retention.ms": "5", "segment.bytes": "6", "cleanup.policy": "compact,delete"}
-
-    def found() -> dict[str, str]:
-        rows = command.json("configs", "describe", "-t", "t")
-        return {row["Name"]: row["Value"] for row in rows if row["Source"] == "TOPIC"}
-
-    config = [arg for each in given for arg in ("--config", each)]
-    command.ok("topics", "create", "-t", "t", *config)
-    assert found() == wanted
-    command.ok("configs", "alter", "-t", "t", "--delete-config", ",".join(wanted))
-    assert found() == {}
-    added = [arg for each in given for arg in ("--add-config", each)]
-    command.ok("configs", "alter", "-t", "t", *added)
-    assert found() == wanted
 
 
 def test_offsets_and_deleted_records(command: Command) -> None:

@@ -177,8 +177,7 @@ def test_init_beside_a_decision_changes_the_owner_only(result: TransactionResult
     """
     decided = moved(end(moved(add(moved(init(None)), "t")), result))
     owned = moved(init(decided, "b", timeout_ms=77))
-    assert owned.owner.run_id == "b"
-    assert owned.timeout_ms == 77, "else the next transaction times out by the former owner's"
+    assert (owned.owner.run_id, owned.timeout_ms) == ("b", 77)
     assert "a" in owned.owner.former_runs
     assert owned.producer_epoch == decided.producer_epoch + 1
     same = ("state", "txn_epoch", "producer_id", "pending", "partitions", "started_ms")
@@ -351,15 +350,6 @@ def test_commit_keeps_the_offsets_named_in_the_row_and_an_abort_moves_none() -> 
     assert (aborted.moves, aborted.pending.tickets) == ((), ())
 
 
-def test_two_phase_commit_publishes_the_prepared_batches() -> None:
-    """A client that commits after a crash has no list of files (R36, R45)."""
-    manifest = Manifest(batches=(staged(),), tickets=(a_ticket(),))
-    prepared = moved(add(moved(init(None)), manifest=manifest))
-    decided = moved(end(prepared, COMMIT, manifest=Manifest(tickets=(a_ticket(),))))
-    assert decided.pending.batches == manifest.batches
-    assert decided.moves == (a_ticket(),)
-
-
 def test_two_phase_prepare_keeps_offsets_sent_before() -> None:
     """They would never move (R45)."""
     row = moved(add(moved(init(None)), tickets=(a_ticket(),)))
@@ -424,14 +414,10 @@ def test_fence_raises_the_epoch_and_refuses_the_run() -> None:
 
 
 def test_fence_above_an_epoch_that_the_row_has_not_reached_goes_beyond_it() -> None:
-    """The epoch is a topic's: the row's shard is an old one, and its holder would decide below the
-    marker that is there (R43).
-    """
+    """A topic's: the row is an old one, and its holder would decide below the marker (R43)."""
     ongoing = moved(add(moved(init(None)), "t"))
-    for row in (moved(init(None)), ongoing):
+    for row in (moved(init(None)), ongoing, moved(end(ongoing, COMMIT))):
         assert moved(fence(row, 5)).producer_epoch == 6
-    decided = moved(end(ongoing, COMMIT))
-    assert moved(fence(decided, 5)).producer_epoch == 6
 
 
 def test_fence_of_an_ongoing_transaction_aborts_it_in_the_same_write() -> None:

@@ -82,6 +82,14 @@ def prepared() -> TransactionMetadata:
     return decision.next
 
 
+def test_commit_publishes_the_prepared_batches() -> None:
+    """A client that commits after a crash has no list of files (R36, R45)."""
+    manifest = Manifest(tickets=(a_ticket(),))
+    decided = end(prepared(), TransactionResult.COMMIT, manifest=manifest)
+    assert decided.pending.batches == (BATCH,)
+    assert decided.moves == (a_ticket(),)
+
+
 def test_kept_transaction_changes_owner_and_epoch_but_not_its_name() -> None:
     """No two owners share an epoch, and the external database's name stays valid (R10, KIP-939)."""
     row = prepared()

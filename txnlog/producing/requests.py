@@ -268,10 +268,7 @@ def _needs_new_id(request: Request, outcome: Outcome) -> bool:
 
 
 def _redirect(request: Request, topic_id: str) -> None:
-    """Send a request to another topic of this name, as if it had never been tried.
-
-    In new files: the former topic may have had those of an earlier try, and vacuum deletes them.
-    """
+    """Send it to another topic of this name, in new files: vacuum deletes those of the former."""
     if request.topic_id == topic_id:
         return
     for batch in request.batches:

@@ -261,7 +261,10 @@ def _is_damaged(store: ObjectStore, table: str, header: BatchHeader) -> bool:
 def _is_broken_row(store: ObjectStore, path: str, size_bytes: int) -> bool:
     try:
         data = store.get(path)
-        return len(data) != size_bytes or pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).num_rows != 1
+        return (
+            len(data) != size_bytes
+            or pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).num_rows != 1
+        )
     except (ObjectNotFoundError, CorruptLogError, pa.ArrowException, OSError, ValueError):
         return True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from txnlog.errors import ConfigError, TxnLogError, UnknownTopicOrPartitionError, unexpected
@@ -17,7 +17,6 @@ from txnlog.protocol.vacuum import BATCH_FILE
 from txnlog.protocol.verification import tables as across
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
 from txnlog.protocol.verification.headers import read_batches
-from txnlog.protocol.verification.replay import TableState
 from txnlog.protocol.verification.rows import RowFacts, RowHistory, check_shard, read_rows
 from txnlog.protocol.verification.topics import TopicFacts, check_topic
 from txnlog.storage.store.objects import ObjectStore
@@ -26,6 +25,7 @@ from txnlog.storage.tables.cluster_log import check_format
 from txnlog.storage.tables.schemas import CONFIG_PREFIX
 from txnlog.storage.tables.topic_log import HOME
 from txnlog.verifying import data_files
+from txnlog.verifying.cluster_properties import count, numbers, shards_with, undecided
 from txnlog.verifying.log_reading import Observer, TableReading, read_table
 from txnlog.verifying.report import Progress, Verification, VerifySettings
 
@@ -160,8 +160,8 @@ class VerifyPass:
 
     def _cluster(self, names: set[str]) -> None:
         """The shards that exist: folders, and what `__cluster` says was created."""
-        self._shards = _numbers(names, STATE_PREFIX)
-        self._offsets_shards = _numbers(names, OFFSETS_PREFIX)
+        self._shards = numbers(names, STATE_PREFIX)
+        self._offsets_shards = numbers(names, OFFSETS_PREFIX)
         self._shards_count = 1 + max(self._shards, default=0)
         self._offsets_count = 1 + max(self._offsets_shards, default=0)
         self._guarded(cluster_log.PATH, self._read_cluster)
@@ -173,16 +173,16 @@ class VerifyPass:
         config = reading.metadata.configuration
         check_format(config.get(f"{CONFIG_PREFIX}format", ""), self._store.url)
         if self._store.is_local and self._settings.topics is None:
-            self.undecided += _undecided(config.get(CONFIG_PREFIX + cluster_log.FSYNC))
-        self._shards_count = _count(config, cluster_log.STATE_SHARDS, self._shards_count)
-        self._offsets_count = _count(config, cluster_log.OFFSETS_SHARDS, self._offsets_count)
+            self.undecided += undecided(config.get(CONFIG_PREFIX + cluster_log.FSYNC))
+        self._shards_count = count(config, cluster_log.STATE_SHARDS, self._shards_count)
+        self._offsets_count = count(config, cluster_log.OFFSETS_SHARDS, self._offsets_count)
         created: Collection[str] = ()
         if reading.state is not None:
-            created = _shards_with(reading.state, cluster_log.CREATED)
-            self._unfinished = _shards_with(reading.state, cluster_log.ANNOUNCED)
+            created = shards_with(reading.state, cluster_log.CREATED)
+            self._unfinished = shards_with(reading.state, cluster_log.ANNOUNCED)
             self._check_shards({*created, *self._unfinished})
-        self._shards = sorted({*self._shards, *_numbers(created, STATE_PREFIX)})
-        self._offsets_shards = sorted({*self._offsets_shards, *_numbers(created, OFFSETS_PREFIX)})
+        self._shards = sorted({*self._shards, *numbers(created, STATE_PREFIX)})
+        self._offsets_shards = sorted({*self._offsets_shards, *numbers(created, OFFSETS_PREFIX)})
         cluster_id = self._cluster_id = reading.metadata.table_id
         for number in self._offsets_shards:
             self._expect(offsets_table(number), f"{cluster_id}-offsets-{number}")
@@ -434,32 +434,3 @@ class VerifyPass:
             across.check_producer_ids(
                 self._rows, self._topics.values(), offsets, given_out, self.findings
             )
-
-
-def _shards_with(state: TableState, wanted: int) -> set[str]:
-    """Names of the shards of which `__cluster` says ANNOUNCED, or CREATED."""
-    prefix = cluster_log.CREATED_PREFIX
-    return {
-        app_id[len(prefix) :]
-        for app_id, (version, _) in state.txns.items()
-        if app_id.startswith(prefix) and version == wanted
-    }
-
-
-def _numbers(names: Collection[str], prefix: str) -> list[int]:
-    found = (name[len(prefix) :] for name in names if name.startswith(prefix))
-    return sorted(int(number) for number in found if number.isdecimal() and len(number) <= 4)
-
-
-def _undecided(fsync: str | None) -> list[Finding]:
-    what = {
-        None: "storage.fsync is not recorded",
-        cluster_log.SYNCING: "storage.fsync=true: files written before are still to be synced",
-    }.get(fsync)
-    kind = FindingKind.FSYNC_UNDECIDED
-    return [] if what is None else [Finding(kind=kind, table=cluster_log.PATH, what=what)]
-
-
-def _count(config: Mapping[str, str], name: str, default: int) -> int:
-    text = config.get(CONFIG_PREFIX + name, "")
-    return int(text) if text.isdecimal() and int(text) > 0 else default

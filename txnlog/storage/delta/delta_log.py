@@ -607,13 +607,7 @@ class DeltaLog:
         if commit.version == 0:
             self.store.make_folder(f"{self.path}/_delta_log")
         sent_ms = self._clock.boot_ms()
-        if self._must_look_for_hole() and self._is_there(version + 1):
-            # A refresh shows whether others were faster, or the commit of this version is missing.
-            self._checked_ms = None
-            return Conflict(version)
-        if self.store.is_local and self._is_wanted() and self._is_there(version):
-            # Another was faster; nothing was written yet.
-            self._meet_others()
+        if self._is_late(version):
             return Conflict(version)
         landed = self._put_until_settled(path, data, info.write_id)
         self._wins += 1 if landed else 0
@@ -635,6 +629,17 @@ class DeltaLog:
         self._note_proof(info.timestamp, is_dated=self._dated_from is not None)
         self._checkpointer.after_commit(commit, sent_ms)
         return Committed(version)
+
+    def _is_late(self, version: int) -> bool:
+        """Whether there is no use in writing this version, as far as one look tells."""
+        if self._must_look_for_hole() and self._is_there(version + 1):
+            # A refresh shows whether others were faster, or the commit of this version is missing.
+            self._checked_ms = None
+            return True
+        if self.store.is_local and self._is_wanted() and self._is_there(version):
+            self._meet_others()
+            return True
+        return False
 
     def _may_prove_later(self, version: int) -> bool:
         """Not where a checkpoint may follow, for the first commit of a table, or what is proved."""

@@ -8,16 +8,17 @@ temporary files end in "#<number>"; listings leave them out.
 from __future__ import annotations
 
 import errno
-import io
 import os
 import re
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, BinaryIO, cast
 
 from txnlog.process.clock import SystemClock
 from txnlog.storage.store.fsync import SyncedNames, check_synced, sync
+from txnlog.storage.store.local_writer import LocalWriter, write_all
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 """Without O_NONBLOCK the open of a FIFO waits for a writer, perhaps for ever."""
@@ -221,7 +222,8 @@ class LocalDisk:
             file = self._open_new(self.path(path))
         except OSError as error:
             raise _nothing_written(error) from error
-        return cast("BinaryIO", _Writer(self, path, file))
+        writer = LocalWriter(file, fsync=self.fsync, on_close=partial(self.sync_name, path))
+        return cast("BinaryIO", writer)
 
     def list_files(self, folder: str, start_after: str) -> list[tuple[str, int, int]]:
         """(path, size in bytes, modification time in ms) of all files below a folder whose path is
@@ -329,7 +331,7 @@ class LocalDisk:
         """Write a new file; remove it if that fails."""
         try:
             try:
-                _write_all(file, data)
+                write_all(file, data)
                 if self.fsync:
                     os.fsync(file)
             finally:
@@ -423,43 +425,6 @@ def _kind(mode: int) -> str:
         stat.S_IFSOCK: "a socket",
     }
     return kinds.get(stat.S_IFMT(mode), "a device")
-
-
-class _Writer(io.RawIOBase):
-    """A file being written. If it is dropped without `close`, it stays, unreferenced."""
-
-    def __init__(self, disk: LocalDisk, path: str, file: int) -> None:
-        self._disk = disk
-        self._path = path
-        self._file = file
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        return _write_all(self._file, data)
-
-    def close(self) -> None:
-        if self.closed:
-            return
-        super().close()
-        try:
-            if self._disk.fsync:
-                os.fsync(self._file)
-        finally:
-            os.close(self._file)
-        self._disk.sync_name(self._path)
-
-
-def _write_all(file: int, data: Any) -> int:
-    rest = memoryview(data).cast("B")
-    size_bytes = written = len(rest)
-    while size_bytes:
-        written = os.write(file, rest)
-        if written == len(rest):
-            break
-        rest = rest[written:]
-    return size_bytes
 
 
 def _set_time_to_now(target: str) -> None:

@@ -1,0 +1,42 @@
+"""What `__cluster` says of the root: its shards, and whether its files are synced."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from txnlog.protocol.verification.findings import Finding, FindingKind
+from txnlog.protocol.verification.replay import TableState
+from txnlog.storage.tables import cluster_log
+from txnlog.storage.tables.schemas import CONFIG_PREFIX
+
+
+def shards_with(state: TableState, wanted: int) -> set[str]:
+    """Names of the shards of which `__cluster` says ANNOUNCED, or CREATED."""
+    prefix = cluster_log.CREATED_PREFIX
+    return {
+        app_id[len(prefix) :]
+        for app_id, (version, _) in state.txns.items()
+        if app_id.startswith(prefix) and version == wanted
+    }
+
+
+def numbers(names: Collection[str], prefix: str) -> list[int]:
+    """The numbers of the shards among names of tables."""
+    found = (name[len(prefix) :] for name in names if name.startswith(prefix))
+    return sorted(int(number) for number in found if number.isdecimal() and len(number) <= 4)
+
+
+def undecided(fsync: str | None) -> list[Finding]:
+    """What to say of the property storage.fsync."""
+    what = {
+        None: "storage.fsync is not recorded",
+        cluster_log.SYNCING: "storage.fsync=true: files written before are still to be synced",
+    }.get(fsync)
+    kind = FindingKind.FSYNC_UNDECIDED
+    return [] if what is None else [Finding(kind=kind, table=cluster_log.PATH, what=what)]
+
+
+def count(config: Mapping[str, str], name: str, default: int) -> int:
+    """A number of shards, the default for one that cannot be read."""
+    text = config.get(CONFIG_PREFIX + name, "")
+    return int(text) if text.isdecimal() and int(text) > 0 else default
