@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from tests.producer.worlds import producer, world
@@ -64,18 +62,6 @@ def test_wrong_settings_are_refused_and_the_right_ones_named(
         parse_config({"txnlog.root": "/data", **given}, "producer")
 
 
-def test_settings_of_brokers_are_accepted_with_one_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A configuration file for Kafka works unchanged."""
-    given = {"txnlog.root": "/data", "bootstrap.servers": "b:9092", "acks": "all"}
-    with caplog.at_level(logging.WARNING, "txnlog"):
-        parse_config(given, "producer")
-        parse_config(given, "producer")
-    warnings = [record.message for record in caplog.records if "acks" in record.message]
-    assert len(warnings) <= 1
-
-
 def test_transactions_without_idempotence_contradict_each_other() -> None:
     """As in Kafka."""
     with pytest.raises(ConfigError, match=r"enable\.idempotence"):
@@ -92,14 +78,3 @@ def test_secrets_are_in_no_repr() -> None:
     made = producer(world(), "tx")
     assert "Producer(" in repr(made)
     assert isinstance(made, Producer)
-
-
-def test_warning_says_that_disabling_idempotence_has_no_effect(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A job that relies on Kafka without idempotence must know that it stays enabled."""
-    # Logged once per spelling and process; another test may have run first.
-    given = {"txnlog.root": "/data", "Enable.Idempotence": False}
-    with caplog.at_level(logging.WARNING, "txnlog"):
-        parse_config(given, "producer")
-    assert "Enable.Idempotence=false has no effect" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,14 +37,60 @@ BROKERS_OF_CLIENTS: Final = BrokerNames(
             "message.copy.max.bytes", "coordinator.query.interval.ms",
             "batch.num.messages", "enable.gapless.guarantee",
             "queue.buffering.backpressure.threshold", "queue.buffering.max.kbytes",
-            "queue.buffering.max.messages", "sticky.partitioning.linger.ms",
+            "queue.buffering.max.messages", "sticky.partitioning.linger.ms", "builtin.features",
+            "connections.max.idle.ms", "enabled_events", "fetch.queue.backoff.ms",
+            "internal.termination.signal", "topic.metadata.propagation.max.ms",
+            "topic.metadata.refresh.sparse",
         }
     ),
     prefixes=(
-        "bootstrap.", "broker.", "enable.ssl.", "metadata.broker.", "reconnect.", "sasl.",
-        "security.", "socket.", "ssl.",
+        "api.version.", "bootstrap.", "broker.", "enable.sasl.", "enable.ssl.", "https.ca.",
+        "metadata.broker.", "metadata.recovery.", "reconnect.", "sasl.", "security.", "socket.",
+        "ssl.", "topic.metadata.refresh.fast.",
     ),
 )  # fmt: skip
+ONLY_DEFAULTS: Final[Mapping[str, str]] = {
+    "auto.commit.enable": "true",
+    "background_event_cb": "",
+    "closesocket_cb": "",
+    "compression.codec": "inherit",
+    "compression.level": "-1",
+    "connect_cb": "",
+    "consume.callback.max.messages": "0",
+    "consume_cb": "",
+    "default_topic_conf": "",
+    "dr_cb": "",
+    "dr_msg_cb": "",
+    "group.protocol.type": "consumer",
+    "group.remote.assignor": "",
+    "interceptors": "",
+    "msg_order_cmp": "",
+    "oauthbearer_token_refresh_cb": "",
+    "offset.store.method": "broker",
+    "offset.store.path": ".",
+    "offset.store.sync.interval.ms": "-1",
+    "offset_commit_cb": "",
+    "opaque": "",
+    "open_cb": "",
+    "partitioner": "consistent_random",
+    "partitioner_cb": "",
+    "produce.offset.report": "false",
+    "queuing.strategy": "fifo",
+    "rebalance_cb": "",
+    "resolve_cb": "",
+    "share.acknowledgement.mode": "implicit",
+    "socket_cb": "",
+    "ssl_ca": "",
+    "ssl_certificate": "",
+    "ssl_engine_callback_data": "",
+    "ssl_key": "",
+    "topic.blacklist": "",
+}
+"""Names of librdkafka with the default that is accepted, "" for none, and changes nothing here.
+
+Other values are refused, or are those of a setting that has the same name here. The default of
+`partitioner` gives keys other partitions there than here: see docs/confluent-kafka.md.
+"""
 BROKERS_OF_TOPICS: Final = BrokerNames(
     frozenset(
         {

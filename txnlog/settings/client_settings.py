@@ -22,9 +22,6 @@ from txnlog.settings.names import (
     SHARDS_DEFAULT,
     SHARDS_MAX,
 )
-from txnlog.settings.options import (
-    warn_once,
-)
 from txnlog.settings.values import (
     CODECS,
     COMPRESSION_DOC,
@@ -99,17 +96,6 @@ def assignors(name: str, value: str) -> tuple[str, ...]:
             option=name,
         )
     return taken
-
-
-def idempotence(name: str, value: str) -> bool:
-    """true; or false, which has no effect and logs a warning. Raises ConfigError."""
-    is_on = boolean(name, value)
-    if not is_on:
-        warn_once(
-            f"Setting {name}=false has no effect: records are always written once and in order, "
-            "at no extra cost."
-        )
-    return is_on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,7 +327,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         name="enable.idempotence",
-        parse=idempotence,
+        parse=boolean,
         default=True,
         clients=PRODUCER,
         doc="Producers are always idempotent, at no extra cost. `false` has no effect but a "

@@ -2,7 +2,8 @@
 
 A client is configured by one mapping, as in confluent-kafka. `txnlog.root` (or `path`) is the
 cluster, `storage.<key>` configures its object store (settings.storage_options). Broker settings
-have no effect but one warning; an unknown name is an error that suggests the nearest one.
+have no effect but one warning; an unknown name is an error that suggests the nearest one. Every
+setting of librdkafka is accepted at its default.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from txnlog.errors import ConfigError
 from txnlog.process import log_forwarding
 from txnlog.process.client_events import ClientEvents
 from txnlog.settings.arguments import shown
-from txnlog.settings.broker_names import BROKERS_OF_CLIENTS
+from txnlog.settings.broker_names import BROKERS_OF_CLIENTS, ONLY_DEFAULTS
 from txnlog.settings.client_settings import (
     OBJECTS,
     SETTINGS,
@@ -28,7 +29,7 @@ from txnlog.settings.options import (
     ROOT_NAMES,
     redacted_url,
     root_of,
-    warn_once,
+    warn_ignored,
 )
 from txnlog.settings.storage_options import STORAGE_PREFIX, StoreSettings, checked_settings
 from txnlog.settings.values import identifier, setting_text
@@ -68,6 +69,7 @@ def parse_config(raw: Mapping[str, object], client: Client) -> Config:
     Raises ConfigError with the name of the unknown, malformed or missing setting.
     """
     values: dict[str, Value] = {}
+    ignored: list[str] = []
     storage = StoreSettings()
     roots = []
     for name, value in _items(raw):
@@ -77,9 +79,14 @@ def parse_config(raw: Mapping[str, object], client: Client) -> Config:
         elif lowered.startswith(STORAGE_PREFIX):
             if value is not None:
                 storage[lowered[len(STORAGE_PREFIX) :]] = setting_text(name, value, is_secret=True)
+        elif lowered in ONLY_DEFAULTS and _is_default(name, value):
+            if value not in (None, ""):
+                ignored.append(name)
         else:
             setting = _find(name, client)
-            if setting is not None and value is not None:
+            if setting is None:
+                ignored.append(name)
+            elif value is not None:
                 values[setting.name] = setting.parse(name, _to_parse(setting, value))
     root = root_of(roots)
     if root is None:
@@ -92,6 +99,10 @@ def parse_config(raw: Mapping[str, object], client: Client) -> Config:
     storage = checked_settings(root, storage)
     config = Config(client=client, root=root, storage=storage, values=values)
     log_forwarding.configure(config.get("logger"), is_debugging=bool(config.get("debug")))
+    if not config.get("enable.idempotence"):
+        # Records are always written once and in order, at no extra cost.
+        ignored.append("enable.idempotence=false")
+    warn_ignored("Settings", ignored)
     return config
 
 
@@ -114,16 +125,31 @@ def _items(raw: Mapping[str, object]) -> list[tuple[str, object]]:
     return list(raw.items())
 
 
+def _is_default(name: str, value: object) -> bool:
+    """Whether a value of ONLY_DEFAULTS is the one that changes nothing."""
+    if value is None:
+        return True
+    if callable(value):
+        return False
+    return setting_text(name, value).strip().lower() == ONLY_DEFAULTS[name.lower()]
+
+
 def _find(name: str, client: Client) -> Setting | None:
-    """The setting; None, after one warning, for one without effect here."""
+    """The setting; None for one without effect here."""
     lowered = name.lower()
     setting = _BY_NAME.get(lowered)
-    if setting is not None and client in setting.clients:
-        return setting
-    if setting is not None or lowered in BROKERS_OF_CLIENTS:
-        reason = f"it is not a setting of a {client}" if setting else "there are no brokers"
-        warn_once(f"Setting {name} has no effect here: {reason}.")
+    if setting is not None:
+        return setting if client in setting.clients else None
+    if lowered in BROKERS_OF_CLIENTS:
         return None
+    if lowered in ONLY_DEFAULTS:
+        default = ONLY_DEFAULTS[lowered]
+        raise ConfigError(
+            f"Setting {name} is accepted only with librdkafka's default, which is "
+            f"{shown(default) if default else 'none'}: nothing here does what another value asks "
+            "for. Leave it out.",
+            option=name,
+        )
     advice = suggestion(lowered, [s.name for s in SETTINGS if client in s.clients])
     raise ConfigError(f"There is no {client} setting {shown(name)}. {advice}", option=name)
 

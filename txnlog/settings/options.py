@@ -164,6 +164,17 @@ def warn_once(message: str) -> None:
         logger.warning(message)
 
 
+def warn_ignored(what: str, names: Iterable[str]) -> None:
+    """Log one warning that names those of `names` that none has named before in this process."""
+    keys = {name: (os.getpid(), f"{what} {name.lower()}") for name in names}
+    new = sorted(name for name, key in keys.items() if key not in _warned)
+    if new:
+        _warned.update(keys.values())
+        logger.warning(
+            "%s without effect here, where there are no brokers: %s.", what, ", ".join(new)
+        )
+
+
 def warn_about(options: Options, environ: Mapping[str, str] = os.environ) -> None:
     """Warn once about ignored options, about secrets that Spark would show, and about Spark
     running without Unix domain sockets.

@@ -13,7 +13,7 @@ from txnlog.errors import ConfigError, InvalidPartitionsError
 from txnlog.settings.arguments import one_of, shown, text
 from txnlog.settings.broker_names import BROKERS_OF_TOPICS
 from txnlog.settings.names import suggestion
-from txnlog.settings.options import warn_once
+from txnlog.settings.options import warn_ignored
 from txnlog.settings.values import not_negative, positive, positive_int, setting_text
 
 PARTITIONS: Final = "partitions"
@@ -125,29 +125,42 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
 }
 
 
+_IGNORED = "Topic configurations"
+
+
 def check_configs(given: Mapping[str, object]) -> dict[str, str]:
-    """Values as they are stored, without broker settings, which log one warning.
+    """Values as they are stored, without broker settings, which one warning names.
 
     Raises ConfigError for an unknown name (and suggests the nearest one), or a malformed value;
     TypeError.
     """
     checked = {}
+    ignored = []
     for key, value in one_of("config", given, Mapping).items():
         name = text("a name in config", key)
-        row = find_config(name)
-        if row is not None:
+        row = _find(name)
+        if row is None:
+            ignored.append(name.strip())
+        else:
             checked[row.name] = str(row.parse(row.name, setting_text(row.name, value)))
+    warn_ignored(_IGNORED, ignored)
     return checked
 
 
 def find_config(name: str) -> TopicConfig | None:
     """The row of a name; None, after one warning, for a broker setting. Raises ConfigError."""
+    row = _find(name)
+    if row is None:
+        warn_ignored(_IGNORED, [name.strip()])
+    return row
+
+
+def _find(name: str) -> TopicConfig | None:
     lowered = name.strip().lower()
     row = TOPIC_CONFIGS.get(lowered)
     if row is not None:
         return row
     if lowered in BROKERS_OF_TOPICS:
-        warn_once(f"Topic configuration {lowered} has no effect here: there are no brokers.")
         return None
     if lowered in (PARTITIONS, "num.partitions"):
         raise ConfigError(
