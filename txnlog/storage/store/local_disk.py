@@ -291,7 +291,7 @@ class LocalDisk:
         return found
 
     def rely_on(self, paths: Sequence[str]) -> None:
-        """With `fsync`: make files of one folder survive power loss that others may have written."""
+        """With `fsync`: make files of one folder survive power loss, whoever wrote them."""
         for path in paths if self.fsync and not self.others_fsync else ():
             # A file that is gone was replaced by a checkpoint, which clean-up has synced.
             with suppress(FileNotFoundError):
