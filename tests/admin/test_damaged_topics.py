@@ -163,7 +163,7 @@ def test_topic_created_again_continues_above_all_old_offsets(opened: Open, damag
     damage(opened().store)
     opened().delete_topic("bad", force=True)
     cluster = opened()
-    cluster.create_topic("bad", partitions=1)
+    cluster.create_topic("bad", partitions=2)
     fill(cluster, "bad", 1)
     log = opened().topic("bad")
     assert log.partitions == 2
@@ -250,7 +250,7 @@ def test_deletion_that_failed_at_any_call_can_be_repeated(fault: Fault) -> None:
             again.delete_topic("bad", force=True)
         again = Cluster.open(shared.open(), settings=PLAIN)
         assert again.survey_topics() == {}
-        again.create_topic("bad", partitions=1)
+        again.create_topic("bad", partitions=2)
         assert min(ends(again, "bad")) >= UNKNOWN_RECORDS
         number += 1
     assert number > 5

@@ -417,8 +417,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         parse=whole(1, PARTITIONS_MAX),
         default=NUM_PARTITIONS_DEFAULT,
         clients=PRODUCER,
-        doc="Number of partitions of topics created automatically; a topic that was deleted gets "
-        "at least as many as it had.",
+        doc="Partitions of a topic created automatically; at least as many as it had before.",
     ),
     Setting(
         name="transaction.state.log.num.partitions",

@@ -228,9 +228,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         parse=choice("earliest", "latest", "none"),
         applies_to=READS,
         kafka=True,
-        default_text="latest; earliest in a partition added to a topic the group reads",
+        default_text="latest",
         doc="With `startingOffsets=committed`: where to start in a partition without a committed "
-        "offset; `none` fails.",
+        "offset; `none` fails. Partitions of a topic that the group reads, and topics of a pattern "
+        "of which it reads another, start at earliest in any case: they were added later.",
     ),
     Option(
         name="groupIdPrefix",
