@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,7 +116,8 @@ def test_interrupted_repair_is_named_and_finished(damaged: dict[str, bytes]) -> 
         run(another(store, FaultsAt({at: Fault.CRASH_AFTER})))
     found = Repair(another(store)).find()
     assert found.interrupted.startswith("__repaired-")
-    assert found.is_needed and not found.is_done
+    assert found.is_needed
+    assert not found.is_done
     did = run(another(store))
     assert did.is_done
     assert did.interrupted == did.folder == found.interrupted

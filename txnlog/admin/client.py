@@ -53,6 +53,7 @@ from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import describe_topics
 from txnlog.errors import unexpected
 from txnlog.messages import ClusterMetadata, TopicPartition
+from txnlog.process.caches import local_path
 from txnlog.process.forking import refusal, watch
 from txnlog.protocol.repair.losses import RepairReport
 from txnlog.protocol.states import TransactionState
@@ -493,7 +494,11 @@ class AdminClient:
         report = arguments.function("progress", progress) or no_progress
 
         def repair() -> RepairReport:
-            store = ObjectStore.from_url(self._config.root, self._config.storage, create=False)
+            storage = dict(self._config.storage)
+            if local_path(self._config.root) is not None:
+                # The next power cut must not find half of it.
+                storage["fsync"] = "true"
+            store = ObjectStore.from_url(self._config.root, storage, create=False)
             work = Repair(store, watch_ms=watched_ms, progress=report)
             return work.find() if is_dry else work.run()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -44,18 +44,17 @@ def repair(
             dry_run=not yes, watch_ms=watch_seconds * 1000, progress=progress
         ).result()
     if session.is_json:
-        session.show_json(msgspec.to_builtins(_described(found)))
+        session.show_json(_described(found))
     else:
         _show(session, found)
     if found.is_needed and not found.is_done:
         raise typer.Exit(TO_DO)
 
 
-def _described(found: RepairReport) -> dict[str, object]:
-    report = msgspec.structs.asdict(found)
-    report["transactions"] = [
-        {**msgspec.structs.asdict(one), "outcome": one.outcome} for one in found.transactions
-    ]
+def _described(found: RepairReport) -> dict[str, Any]:
+    report: dict[str, Any] = msgspec.to_builtins(found)
+    for entry, one in zip(report["transactions"], found.transactions, strict=True):
+        entry["outcome"] = one.outcome
     return report
 
 

@@ -12,7 +12,8 @@ same again. Names that begin with `__` are no topics, so nobody else reads the f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -23,6 +24,7 @@ from txnlog.storage.delta.log_files import checkpoint_path, commit_path, sort_fi
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.forced_deletion import delete_unreadable
 
+MOVED_AT_ONCE = 256
 _FOLDER = re.compile(r"__repaired-[0-9TZ]+\Z")
 _OnStep = Callable[[str, int, int], None]
 
@@ -89,8 +91,7 @@ class Journal:
             else:
                 self._append(part)
             reach("repair.part")
-        for path in plan.lost_files:
-            self._take_away(path)
+        self._take_away(plan.lost_files)
         self._put("finished", b"")
         reach("repair.finished")
         return msgspec.structs.replace(plan.report, is_done=True)
@@ -130,13 +131,16 @@ class Journal:
         files = sort_files(table, self._store.list(f"{table}/_delta_log"))
         paths = [commit_path(table, one) for one in files.commits if one < version]
         paths += [checkpoint_path(table, one) for one in files.checkpoints if one < version]
-        for path in paths:
-            self._take_away(path)
-            reach("repair.moved")
+        self._take_away(paths)
 
-    def _take_away(self, path: str) -> None:
-        self._store.make_folder(f"{self.folder}/cut/{path}".rpartition("/")[0])
-        self._store.move(path, f"{self.folder}/cut/{path}")
+    def _take_away(self, paths: Sequence[str]) -> None:
+        for folder in sorted({path.rpartition("/")[0] for path in paths}):
+            self._store.make_folder(f"{self.folder}/cut/{folder}")
+        for at in range(0, len(paths), MOVED_AT_ONCE):
+            some = paths[at : at + MOVED_AT_ONCE]
+            moves = [partial(self._store.move, one, f"{self.folder}/cut/{one}") for one in some]
+            self._store.together(moves)
+            reach("repair.moved")
 
     def _prepared(self, path: str) -> bytes:
         return self._store.get(f"{self.folder}/prepared/{path}")

@@ -22,7 +22,7 @@ from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
 from txnlog.protocol.repair.facts import Decisions, Gap, Markers, SalvagedRows, SalvagedTopic
 from txnlog.protocol.shards import OFFSETS_PREFIX, STATE_PREFIX
 from txnlog.protocol.states import TransactionState
-from txnlog.protocol.topics import PartitionState, may_be_topic
+from txnlog.protocol.topics import INTERNAL_PREFIX, PartitionState, may_be_topic
 from txnlog.protocol.txn_memory import producer_key
 from txnlog.protocol.verification.findings import Findings, Severity
 from txnlog.protocol.verification.replay import File
@@ -72,6 +72,11 @@ class Survey:
         another format, StorageError.
         """
         names = set(self._store.list_folders())
+        if not any(name.startswith(INTERNAL_PREFIX) for name in names):
+            raise ConfigError(
+                f"There is no txnlog cluster at {self._store.url}. Check the path.",
+                root=self._store.url,
+            )
         found = self._read(cluster_log.PATH, self.cluster, _ClusterNotes())
         if found.metadata is None:
             raise ConfigError(

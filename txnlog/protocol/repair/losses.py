@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class LostOffsets(msgspec.Struct, frozen=True, kw_only=True):
+class LostOffsets(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Offsets `first` to `last` of a partition have no records any more.
 
     `last` and `records` are None if unknown. `next_offset`, at the end of a partition, is where it
@@ -20,7 +20,7 @@ class LostOffsets(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: int | None = None
 
 
-class LostTransaction(msgspec.Struct, frozen=True, kw_only=True):
+class LostTransaction(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What became of a transaction: topics where it was `published` again, topics where records of
     it are, or may be, `lost`, topics that `kept` it. If `first_epoch` is another one, it stands for
     all up to `epoch`, of which only the last one is known.
@@ -41,7 +41,7 @@ class LostTransaction(msgspec.Struct, frozen=True, kw_only=True):
         return "half" if self.published or self.kept else "lost"
 
 
-class MovedOffset(msgspec.Struct, frozen=True, kw_only=True):
+class MovedOffset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An offset of a group went from `before` (None: there was none) to `after`."""
 
     group: str
@@ -51,7 +51,7 @@ class MovedOffset(msgspec.Struct, frozen=True, kw_only=True):
     after: int
 
 
-class DamagedTable(msgspec.Struct, frozen=True, kw_only=True):
+class DamagedTable(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A table with a damaged log. `kept_version` is the newest that counts, -1 if none does;
     `lost_commits` are those after it or before it that do not. `new_version` is that of the repair.
     """
@@ -62,7 +62,7 @@ class DamagedTable(msgspec.Struct, frozen=True, kw_only=True):
     new_version: int
 
 
-class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
+class RepairReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a repair found, and did or would do. `changed`: the tables that get a commit.
 
     `folder`: where it keeps what it cut. `interrupted`: that of an earlier repair, which the next

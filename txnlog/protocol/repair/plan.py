@@ -141,7 +141,8 @@ class Planner:
                 known = group.offsets.get(topic, {}).get(partition)
                 if known is None or known.offset < found.offset:
                     self._move(group, topic, partition, found.offset, found.generation)
-            self._repair_of(table).txns[producer_id] = unmoved.epoch
+            if shard.markers.newest.get(producer_id, -1) < unmoved.epoch:
+                self._repair_of(table).txns[producer_id] = unmoved.epoch
 
     def _move(self, group: Group, topic: str, partition: int, offset: int, generation: int) -> None:
         known = group.offsets.get(topic, {}).get(partition)
