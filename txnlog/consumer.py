@@ -414,6 +414,8 @@ class Consumer:
                 left_ms -= SETTLE_MS
                 if left_ms <= 0:
                     raise
+                # Who waits for the lock would not get it from a thread that takes it again at once.
+                self._consumption().clock.sleep_ms(IDLE_MS_MIN)
 
     # -- metadata ----------------------------------------------------------------------------------
 

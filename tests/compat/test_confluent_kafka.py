@@ -366,6 +366,27 @@ def test_aio_deliveries_are_awaited_without_a_flush(root: str) -> None:
     assert asyncio.run(send()) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("flushes", [True, False])
+def test_aio_producer_delivers_what_its_callbacks_produce(root: str, flushes: bool) -> None:
+    """They run on the loop, called by a thread that flush() and close() have to wait for."""
+
+    async def send() -> int:
+        async with AIOProducer({"bootstrap.servers": root}) as producer:
+
+            async def forward(error: KafkaError | None, message: Message) -> None:
+                value = (message.value() or b"") + b"0"
+                if len(value) <= 3:
+                    await producer.produce("t", value, on_delivery=forward)
+
+            await producer.produce("t", "0", on_delivery=forward)
+            return await producer.flush() if flushes else 0
+
+    assert asyncio.run(send()) == 0
+    with reader_of(root) as reader:
+        reader.subscribe(["t"])
+        assert [message.value() for message in reader.consume(3, 60)] == [b"0", b"00", b"000"]
+
+
 def test_aio_consumer_calls_back_on_the_loop_and_keeps_messages_of_cancelled_polls(
     root: str,
 ) -> None:
