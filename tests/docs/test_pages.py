@@ -13,6 +13,7 @@ from txnlog import OFFSET_BEGINNING, Cluster, Consumer, Producer, TopicPartition
 SHELLS = (
     "howto/backup.md",
     "howto/housekeeping.md",
+    "howto/repair.md",
     "explanation/deferred-and-eager.md",
     "explanation/delivery.md",
     "explanation/outside.md",

@@ -31,8 +31,8 @@ class FoundLog:
     """What is whole of a log: the checkpoint `base` (-1: none) and the commits `kept` after it.
 
     `top` is the highest version that a name shows (-1: none), `digest` that of the newest commit
-    kept. `unknown` commits after `base` cannot be read, `cut` ones can, and do not fit.
-    `is_damaged`: the log must be written anew.
+    kept. `lost` commits after `base` cannot be read, or do not fit. `is_damaged`: the log must be
+    written anew.
     """
 
     table: str
@@ -41,8 +41,7 @@ class FoundLog:
     top: int = -1
     digest: str = ""
     metadata: Metadata | None = None
-    unknown: int = 0
-    cut: int = 0
+    lost: int = 0
     is_damaged: bool = False
 
     @property
@@ -53,7 +52,7 @@ class FoundLog:
     @property
     def new_version(self) -> int:
         """That of the repair's commit. Above all that readers may have seen, if any is lost."""
-        if self.unknown or self.cut or self.version < 0:
+        if self.lost or self.version < 0:
             return self.top + LEAP
         return self.top + 1
 
@@ -73,9 +72,6 @@ class Notes:
 
     def note(self, commit: Commit, *, is_behind: bool) -> None:
         """A commit that is applied next."""
-
-    def note_cut(self, commit: Commit) -> None:
-        """A commit that can be read, and is cut."""
 
 
 def read_log(store: ObjectStore, table: str, view: View, notes: Notes) -> FoundLog:
@@ -122,9 +118,6 @@ class _Reading:
             self._notes.note(commit, is_behind=self._is_behind)
             self._apply(commit, parsed)
             self._found.kept.append(version)
-        elif commit is not None and self._is_cut:
-            self._found.cut += 1
-            self._notes.note_cut(commit)
         else:
             self._lose()
 
@@ -148,8 +141,6 @@ class _Reading:
             self._is_cut = True
         elif self._is_behind:
             self._is_cut = not self._notes.fits(commit)
-        if self._is_cut:
-            self._begin_damage()
         return not self._is_cut
 
     def miss(self, version: int) -> None:
@@ -159,13 +150,10 @@ class _Reading:
             self.seen = version
 
     def _lose(self, count: int = 1) -> None:
-        self._begin_damage()
-        self._found.unknown += count
-
-    def _begin_damage(self) -> None:
         if not self._is_behind:
             self._is_behind = True
             self._notes.begin_damage()
+        self._found.lost += count
 
     def _apply(self, commit: Commit, parsed: object) -> None:
         self._view.apply(parsed)

@@ -105,7 +105,7 @@ class Repair:
             JournalPlan(
                 tables=tuple(tables),
                 deleted=tuple(self._survey.unreadable),
-                lost_files=self._lost_files(plan),
+                lost_files=tuple(sorted(self._survey.damaged_files)),
                 report=report,
             )
         )
@@ -131,7 +131,7 @@ class Repair:
         found = survey.logs[cluster_log.PATH]
         return self._planner.make(
             producer_ids_end=survey.cluster.producer_ids_end,
-            has_lost=bool(found.unknown or found.cut),
+            has_lost=found.lost > 0,
         )
 
     def _versions(self) -> dict[str, tuple[int, int]]:
@@ -171,7 +171,7 @@ class Repair:
             DamagedTable(
                 table=name,
                 kept_version=found.version,
-                lost_commits=found.unknown + found.cut,
+                lost_commits=found.lost,
                 new_version=found.new_version,
             )
             for name, found in sorted(logs.items())
@@ -188,17 +188,6 @@ class Repair:
             transactions=tuple(self._planner.transactions()),
             groups=tuple(plan.moved),
         )
-
-    def _lost_files(self, plan: RepairPlan) -> tuple[str, ...]:
-        """Files that are not whole, and those of commits that are cut, unless they are named again
-        or a transaction may publish them yet.
-        """
-        named = {f"{name}/{one.path}" for name, topic in plan.topics.items() for one in topic.adds}
-        for shard in self._survey.states.values():
-            for row in shard.rows.values():
-                named.update(f"{one.topic}/{one.path}" for one in row.pending.batches)
-        survey = self._survey
-        return tuple(sorted(survey.damaged_files | (survey.cut_files - named)))
 
     # -- preparing -------------------------------------------------------------------------------
 

@@ -47,8 +47,8 @@ _PREPARED = {TransactionState.PREPARE_COMMIT.name, TransactionState.PREPARE_ABOR
 class Survey:
     """What was found. `logs` are by table; `unreadable` topics have nothing that is whole.
 
-    `damaged_files` are data and row files that are not whole, `cut_files` data files that only
-    commits name which are cut. `sizes` are those of row files by table and path.
+    `damaged_files` are data and row files that are not whole, `sizes` those of row files by table
+    and path.
     """
 
     def __init__(self, store: ObjectStore, progress: Progress) -> None:
@@ -62,7 +62,6 @@ class Survey:
         self.states: dict[str, SalvagedRows[TransactionMetadata]] = {}
         self.unreadable: list[str] = []
         self.damaged_files: set[str] = set()
-        self.cut_files: set[str] = set()
         self.sizes: dict[str, Mapping[str, int]] = {}
         self.broken: set[tuple[str, str]] = set()
         self.decisions = Decisions({}, {}, shards=1)
@@ -122,7 +121,7 @@ class Survey:
         whole = read_table(self._store, table, observe=observe, tick=tick)
         found = read_log(self._store, table, view, notes)
         is_damaged = any(one.severity is Severity.ERROR for one in whole.findings)
-        found.is_damaged = bool(is_damaged or found.unknown or found.cut)
+        found.is_damaged = is_damaged or found.lost > 0
         self.logs[table] = found
         return found
 
@@ -144,7 +143,6 @@ class Survey:
             return
         damaged = self._damaged(name, view.by_path.values())
         self.damaged_files.update(f"{name}/{header.path}" for header in damaged)
-        self.cut_files.update(f"{name}/{path}" for path in notes.cut_paths - view.by_path.keys())
         committed: dict[int, int] = {}
         for header in view.by_path.values():
             if header.status == COMMITTED:
@@ -163,8 +161,7 @@ class Survey:
             damaged=damaged,
             superseded=notes.superseded,
             gaps=notes.gaps() if found.is_damaged else (),
-            lost_ends=notes.lost_ends,
-            has_unknown=found.unknown > 0,
+            has_lost=found.lost > 0,
             producer_id_max=max(used, default=-1),
         )
 
@@ -207,7 +204,7 @@ class Survey:
             table=table,
             rows=rows,
             markers=notes.markers(),
-            has_lost=bool(found.unknown or found.cut or found.metadata is None),
+            has_lost=found.lost > 0 or found.metadata is None,
             broken=broken,
             stale=sorted(view.sizes.keys() - live),
             version=found.new_version if found.is_damaged else found.version + 1,
@@ -332,8 +329,6 @@ class _TopicNotes(_MarkerNotes):
         super().__init__(view)
         self._view = view
         self.superseded: list[str] = []
-        self.lost_ends: dict[int, int] = {}
-        self.cut_paths: set[str] = set()
         self._firsts: list[int | None] = []
 
     def begin_damage(self) -> None:
@@ -378,15 +373,6 @@ class _TopicNotes(_MarkerNotes):
                 return False
             spanned.add(batch.path)
         return True
-
-    def note_cut(self, commit: Commit) -> None:
-        for action in commit.actions:
-            if isinstance(action, Add):
-                with suppress(KeyError, ValueError):
-                    number = int(action.partition_values["partition"] or "")
-                    end = int(action.partition_values["last_offset"] or "") + 1
-                    self.lost_ends[number] = max(end, self.lost_ends.get(number, 0))
-                self.cut_paths.add(action.path)
 
 
 class _RowNotes(_MarkerNotes):

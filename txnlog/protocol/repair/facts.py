@@ -59,8 +59,7 @@ class SalvagedTopic:
 
     `damaged` are live batches whose files are not whole, `superseded` live files that a segment
     behind the damage replaces, `committed` the newest epoch of a committed batch by producer id.
-    `lost_ends` are by partition, of commits that can be read and do not fit; `has_unknown`: others
-    cannot be read.
+    `has_lost`: commits of it are lost, so it may have had more of everything.
     """
 
     name: str
@@ -73,8 +72,7 @@ class SalvagedTopic:
     damaged: Sequence[BatchHeader] = ()
     superseded: Sequence[str] = ()
     gaps: Sequence[Gap] = ()
-    lost_ends: Mapping[int, int] = field(default_factory=dict)
-    has_unknown: bool = False
+    has_lost: bool = False
     producer_id_max: int = -1
 
 

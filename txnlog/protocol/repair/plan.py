@@ -431,9 +431,7 @@ class Planner:
         return {
             name
             for name in names
-            if name not in self._topics
-            or self._topics[name].has_unknown
-            or not self._waits(name, row)
+            if name not in self._topics or self._topics[name].has_lost or not self._waits(name, row)
         }
 
     def _waits(self, name: str, row: TransactionMetadata) -> bool:

@@ -51,7 +51,7 @@ def plan_topic(
     """
     plan = TopicRepair(ends=list(topic.ends), removes=list(topic.superseded))
     if topic.is_deleted:
-        if topic.has_unknown:
+        if topic.has_lost:
             plan.ends = [end + LEAP for end in topic.ends]
             plan.txns = {end_app_id(number): end for number, end in enumerate(plan.ends)}
         return plan
@@ -109,15 +109,14 @@ def _fill(topic: SalvagedTopic, plan: TopicRepair, wanted: Mapping[int, int]) ->
         plan.empties.append(_without_records(gap))
         plan.lost.append(_lost(topic.name, gap, gap.last))
     for partition, end in enumerate(topic.ends):
-        known = max(end, topic.lost_ends.get(partition, 0))
-        if end < wanted.get(partition, 0) <= end + LEAP:
-            known = max(known, wanted[partition])
-        after = known + LEAP if topic.has_unknown else known
+        known = wanted.get(partition, 0)
+        after = known if end < known <= end + LEAP else end
+        after += LEAP if topic.has_lost else 0
         if after > end:
             gap = Gap(partition, end, after - 1)
             plan.empties.append(_without_records(gap))
             plan.ends[partition] = after
-            last = None if topic.has_unknown else after - 1
+            last = None if topic.has_lost else after - 1
             plan.lost.append(_lost(topic.name, gap, last, next_offset=after))
 
 
