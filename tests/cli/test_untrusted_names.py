@@ -40,6 +40,7 @@ CALLS = (
     ["consume", "-t", EVIL, "-g", EVIL, "--timeout-ms", "0"],
     ["consume", "-t", "t", "--key-filter", f"({EVIL}"],
     ["consume", "-t", "t", "-p", EVIL],
+    ["repair", "--watch-seconds", "0"],
     ["groups", "list"],
     ["groups", "describe", "-g", EVIL],
     ["groups", "describe", "--all-groups", "--members"],

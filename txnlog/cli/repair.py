@@ -124,17 +124,14 @@ def _tables(found: RepairReport) -> list[tuple[str, tuple[str, ...], list[tuple[
         (
             "Offsets of groups that move",
             ("GROUP", "TOPIC", "PARTITION", "BEFORE", "AFTER"),
-            [
-                (_plain(one.group), _plain(one.topic), one.partition, one.before, one.after)
-                for one in found.groups
-            ],
+            [(one.group, one.topic, one.partition, one.before, one.after) for one in found.groups],
         ),
     ]
 
 
 def _row_of(one: LostTransaction) -> tuple[object, ...]:
     return (
-        _plain(one.transactional_id) or None,
+        one.transactional_id or None,
         one.producer_id,
         one.epoch if one.epoch == one.first_epoch else f"{one.first_epoch}..{one.epoch}",
         one.outcome,
@@ -146,8 +143,3 @@ def _row_of(one: LostTransaction) -> tuple[object, ...]:
 
 def _known(version: int) -> int | None:
     return None if version < 0 else version
-
-
-def _plain(text: str) -> str:
-    """An id for a terminal: control characters as \\xNN."""
-    return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
