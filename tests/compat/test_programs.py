@@ -11,6 +11,7 @@ import pytest
 
 from tests.compat.programs import Program, downloaded, lines, moved, run
 from txnlog import AdminClient, Consumer, NewTopic, TopicPartition
+from txnlog.errors import PartitionEndError
 
 PEOPLE = ["Ann", "Oslo", "7", "red", "Bob", "Rome", "many", "Eve", "Bonn", "9", "blue"]
 """Two records, and one with an invalid number between them."""
@@ -34,12 +35,13 @@ def values(root: str, topic: str, isolation: str = "read_committed") -> list[byt
         reader.assign([TopicPartition(topic, number, 0) for number in range(count)])
         found, ends = [], 0
         while ends < count:
-            message = reader.poll(60)
-            assert message is not None
-            if message.error() is None:
-                found.append(message.value())
-            else:
+            try:
+                message = reader.poll(60)
+            except PartitionEndError:
                 ends += 1
+            else:
+                assert message is not None
+                found.append(message.value())
     return found
 
 

@@ -259,6 +259,20 @@ def test_open_transaction_of_which_a_topic_shows_the_end_is_decided_alike() -> N
     assert [one.topic for one in after.partitions] == ["u"]
 
 
+def test_open_transaction_below_a_marker_ends_with_the_repair() -> None:
+    """Its row goes on above the marker, so nothing would decide its batches."""
+    partitions = (TopicPartitions(topic="u", topic_id="id-u", partitions=(0,)),)
+    waiting = topic("u", 1, undecided=[batch("f", 3, ONGOING)])
+    found, _ = plan([waiting, topic("v", 4)], [row(S.ONGOING, 3, partitions=partitions)])
+    [settled] = found.topics["u"].adds
+    assert settled.status == ABORTED
+    after = raised(found)
+    assert after is not None
+    assert after.state is S.EMPTY
+    assert after.txn_epoch == 4
+    assert not after.partitions
+
+
 def test_damaged_file_keeps_its_offsets_without_records() -> None:
     """Offsets, sequences and markers around it stay true."""
     damaged = batch("f", 2, COMMITTED)

@@ -12,14 +12,15 @@ same again. Names that begin with `__` are no topics, so nobody else reads the f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
 
-from txnlog.errors import ConcurrentTransactionsError
+from txnlog.errors import ConcurrentTransactionsError, CorruptLogError, ObjectNotFoundError
 from txnlog.process.failpoint import reach
 from txnlog.protocol.repair.losses import RepairReport
+from txnlog.storage.delta.checkpoint_reader import read_checkpoint
 from txnlog.storage.delta.log_files import checkpoint_path, commit_path, sort_files
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.forced_deletion import delete_unreadable
@@ -65,10 +66,9 @@ class Journal:
                 return cls(store, name)
         return None
 
-    def prepare(self, files: Mapping[str, bytes]) -> None:
-        """Write new log files, which nobody reads yet."""
-        for path, data in files.items():
-            self._put(f"prepared/{path}", data)
+    def prepare(self, path: str, data: bytes) -> None:
+        """Write a new log file, which nobody reads yet."""
+        self._put(f"prepared/{path}", data)
 
     def decide(self, plan: JournalPlan) -> None:
         """From here on the repair will be finished, by this process or another one."""
@@ -124,7 +124,14 @@ class Journal:
         self._clear(table, version)
 
     def _delete(self, topic: str) -> None:
-        self._clear(topic, delete_unreadable(self._store, topic))
+        """No checkpoint of it could be read: one that can is that of its deletion."""
+        files = sort_files(topic, self._store.list(f"{topic}/_delta_log"))
+        version = files.newest_checkpoint or -1
+        try:
+            read_checkpoint(self._store, topic, version)
+        except (CorruptLogError, ObjectNotFoundError):
+            version = delete_unreadable(self._store, topic)
+        self._clear(topic, version)
 
     def _clear(self, table: str, version: int) -> None:
         """Take away the log files below a version."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
 import msgspec
@@ -69,7 +69,6 @@ class Repair:
         self._watch_ms = watch_ms
         self._progress = progress
         self._survey = Survey(store, progress)
-        self._files: dict[str, bytes] = {}
 
     def find(self) -> RepairReport:
         """What `run` would do now; writes nothing. Raises as `run`."""
@@ -97,18 +96,14 @@ class Repair:
         self._check_idle(before, begun_ms)
         now = datetime.fromtimestamp(self._store.clock.now_ms() / 1000, timezone.utc)
         journal = Journal(self._store, f"__repaired-{now:%Y%m%dT%H%M%SZ}")
-        report = replace(report, folder=journal.folder)
-        tables = self._prepare(plan)
-        journal.prepare(self._files)
-        self._check_idle(before, begun_ms)
-        journal.decide(
-            JournalPlan(
-                tables=tuple(tables),
-                deleted=tuple(self._survey.unreadable),
-                lost_files=tuple(sorted(self._survey.damaged_files)),
-                report=report,
-            )
+        decided = JournalPlan(
+            tables=tuple(self._prepare(plan, journal)),
+            deleted=tuple(self._survey.unreadable),
+            lost_files=tuple(sorted(self._survey.damaged_files)),
+            report=replace(report, folder=journal.folder),
         )
+        self._check_idle(before, begun_ms)
+        journal.decide(decided)
         return journal.finish(self._on_step)
 
     def _on_step(self, table: str, done: int, count: int) -> None:
@@ -191,21 +186,24 @@ class Repair:
 
     # -- preparing -------------------------------------------------------------------------------
 
-    def _prepare(self, plan: RepairPlan) -> list[TableChange]:
-        """New log files of all tables that change, in the order in which they change."""
-        changes = [self._change(cluster_log.PATH, self._cluster_actions(plan))]
-        for name, topic in plan.topics.items():
-            changes.append(self._change(name, self._topic_actions(name, topic)))
-        for name, offsets in plan.offsets.items():
-            changes.append(self._change(name, self._row_actions(name, offsets)))
-        for name, states in plan.states.items():
-            changes.append(self._change(name, self._row_actions(name, states)))
-        return [change for change in changes if change is not None]
+    def _prepare(self, plan: RepairPlan, journal: Journal) -> Iterator[TableChange]:
+        """Prepare new log files of all tables that change, in the order in which they change."""
+        for table, actions in self._actions(plan):
+            found = self._survey.logs[table]
+            if actions or found.is_damaged:
+                yield self._change(found, actions, journal)
 
-    def _change(self, table: str, actions: Sequence[Action]) -> TableChange | None:
-        found = self._survey.logs.get(table)
-        if found is None or not (actions or found.is_damaged):
-            return None
+    def _actions(self, plan: RepairPlan) -> Iterator[tuple[str, list[Action]]]:
+        yield cluster_log.PATH, self._cluster_actions(plan)
+        for name, topic in plan.topics.items():
+            yield name, self._topic_actions(name, topic)
+        for name, offsets in plan.offsets.items():
+            yield name, self._row_actions(name, offsets)
+        for name, states in plan.states.items():
+            yield name, self._row_actions(name, states)
+
+    def _change(self, found: FoundLog, actions: Sequence[Action], journal: Journal) -> TableChange:
+        table = found.table
         version = found.new_version if found.is_damaged else found.version + 1
         info = CommitInfo(
             self._store.clock.now_ms(),
@@ -215,31 +213,32 @@ class Repair:
             previous="" if found.is_damaged else found.digest,
         )
         path = commit_path(table, version)
-        self._files[path] = encode_commit(info, actions)
+        data = encode_commit(info, actions)
+        journal.prepare(path, data)
         if found.is_damaged:
-            commit = decode_commit(self._files[path], version=version, source=path)
-            self._checkpoint(found, commit)
+            self._checkpoint(found, decode_commit(data, version=version, source=path), journal)
         return TableChange(table=table, version=version, is_new_log=found.is_damaged)
 
-    def _checkpoint(self, found: FoundLog, commit: Commit) -> None:
+    def _checkpoint(self, found: FoundLog, commit: Commit, journal: Journal) -> None:
         """The checkpoint of a new log: what is whole of the former one, and the repair's commit."""
         store, path = self._store, checkpoint_path(found.table, commit.version)
         name, before = path.rpartition("/")[2], None
         if found.base >= 0:
             before = store.get(checkpoint_path(found.table, found.base))
-        first = (
-            [] if found.metadata else [Commit(0, CommitInfo(), tuple(self._created(found.table)))]
-        )
+        first: list[Commit] = []
+        if found.metadata is None:
+            first = [Commit(0, CommitInfo(), tuple(self._created(found.table)))]
         for at in range(0, len(found.kept), COMMITS_AT_ONCE):
             some = found.kept[at : at + COMMITS_AT_ONCE]
             commits = [*first, *(read_commit(store, found.table, version) for version in some)]
             before, _ = compute_checkpoint(before, commits, store.now_ms, name=name, note=b"")
             first = []
-        self._files[path], hint = compute_checkpoint(
+        parquet, hint = compute_checkpoint(
             before, [*first, commit], store.now_ms, name=name, note=commit.digest.encode()
         )
+        journal.prepare(path, parquet)
         hint_json = msgspec.json.encode({**hint, "version": commit.version})
-        self._files[f"{found.table}/_delta_log/_last_checkpoint"] = hint_json
+        journal.prepare(f"{found.table}/_delta_log/_last_checkpoint", hint_json)
 
     def _created(self, table: str) -> list[Action]:
         """A shard's first commit."""
@@ -261,8 +260,7 @@ class Repair:
         if plan.producer_ids_end is not None:
             actions.append(Txn(cluster_log.PRODUCER_IDS, plan.producer_ids_end, now_ms))
         for table in (*survey.offsets, *survey.states):
-            known = survey.cluster.created.get(table)
-            if table in survey.logs and known != cluster_log.CREATED:
+            if survey.cluster.created.get(table) != cluster_log.CREATED:
                 app_id = cluster_log.CREATED_PREFIX + table
                 actions.append(Txn(app_id, cluster_log.CREATED, now_ms))
         return actions
@@ -308,7 +306,7 @@ class Repair:
             Txn(marker_app_id(key), epoch, now_ms) for key, epoch in plan.txns.items()
         ]
         for row in plan.puts.values():
-            path, size_bytes = row.path, self._survey.sizes[table].get(row.path, 0)
+            path, size_bytes = row.path, self._survey.sizes.get(table, {}).get(row.path, 0)
             if not path:
                 path, data = new_row_file(now_ms)
                 size_bytes = len(data)

@@ -19,7 +19,14 @@ from txnlog.errors import ConfigError, CorruptLogError, ObjectNotFoundError
 from txnlog.protocol.batches import COMMITTED, BatchHeader, encode_stats
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
-from txnlog.protocol.repair.facts import Decisions, Gap, Markers, SalvagedRows, SalvagedTopic
+from txnlog.protocol.repair.facts import (
+    LEAP,
+    Decisions,
+    Gap,
+    Markers,
+    SalvagedRows,
+    SalvagedTopic,
+)
 from txnlog.protocol.shards import OFFSETS_PREFIX, STATE_PREFIX
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.topics import INTERNAL_PREFIX, PartitionState, may_be_topic
@@ -92,13 +99,22 @@ class Survey:
                 self._topic(name)
         for name in tables:
             if name.startswith(OFFSETS_PREFIX) and name[len(OFFSETS_PREFIX) :].isdecimal():
-                self.offsets[name] = self._shard(name, RowView(name, Group, "group_id"))
+                groups = self._shard(name, RowView(name, Group, "group_id"))
+                if groups is not None:
+                    self.offsets[name] = groups
         shards = int(self.cluster.config[cluster_log.OFFSETS_SHARDS])
         self.decisions = Decisions(self.topics, self.offsets, shards=shards)
         for name in tables:
             if name.startswith(STATE_PREFIX) and name[len(STATE_PREFIX) :].isdecimal():
                 view = RowView(name, TransactionMetadata, "transactional_id")
-                self.states[name] = self._shard(name, view, self.decisions.add)
+                rows = self._shard(name, view, self.decisions.add)
+                if rows is not None:
+                    self.states[name] = rows
+        for name, _ in self.decisions.unmoved:
+            if name not in self.offsets:
+                # Nothing of it is left, not even in the list of shards.
+                self.logs[name] = FoundLog(name, is_damaged=True)
+                self.offsets[name] = SalvagedRows(table=name, has_lost=True, version=LEAP - 1)
         self._staged_files()
 
     def _read(
@@ -184,14 +200,14 @@ class Survey:
         table: str,
         view: RowView[Row],
         observe: Callable[[TransactionMetadata, int], None] | None = None,
-    ) -> SalvagedRows[Row]:
+    ) -> SalvagedRows[Row] | None:
+        """None for a shard that its first user will create."""
         notes = _RowNotes(view, observe)
         found = self._read(table, view, notes, lambda findings: notes.observe)
         announced = self.cluster.created.get(table)
         if found.top < 0 and announced != cluster_log.CREATED:
-            # It is created by its first user.
             del self.logs[table]
-            return SalvagedRows(table=table)
+            return None
         # Of a shard that was created, all is lost.
         found.is_damaged |= found.top < 0
         rows = dict(view.rows)

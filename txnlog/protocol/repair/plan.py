@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from txnlog.protocol.batches import ABORTED, COMMITTED
 from txnlog.protocol.group_metadata import CommittedOffset, Group
-from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.metadata import Manifest, TransactionMetadata
 from txnlog.protocol.repair.facts import (
     LEAP,
     Decision,
@@ -282,7 +282,7 @@ class Planner:
     def _result(self, producer_id: int, epoch: int, marker: int) -> TransactionResult | None:
         row = self._row_of.get(producer_id)
         if row is not None and row.txn_epoch == epoch:
-            if marker < epoch and not row.state.is_idle:
+            if marker < epoch and not row.state.is_idle and not self._is_behind(row):
                 return None
             if row.state in _ENDED:
                 return TransactionResult.of(row.state)
@@ -337,14 +337,18 @@ class Planner:
 
     def _raised(self, row: TransactionMetadata, top: int) -> TransactionMetadata | None:
         """The row with an epoch above everything, refused to its owner; None: it ends."""
-        ended = as_completed(row) if row.state.is_prepared and top > row.txn_epoch else row
+        ended = row
+        if top > row.txn_epoch and row.state.is_prepared:
+            ended = as_completed(row)
+        elif top > row.txn_epoch:
+            ended = replace(row, state=TransactionState.EMPTY, partitions=(), pending=Manifest())
         if ended.state is TransactionState.DEAD:
             return None
         above = max(ended.producer_epoch, top) + LEAP
         fence = prepare_fence(ended, above_epoch=above, by=BY, reason=REASON, now_ms=self._now_ms)
         assert isinstance(fence, Transition)
         raised = fence.next
-        if row.state is TransactionState.ONGOING and top >= row.txn_epoch:
+        if row.state is TransactionState.ONGOING and top == row.txn_epoch:
             result = self._seen_result(row.producer_id, row.txn_epoch)
             there = tuple(one for one in row.partitions if self._waits(one.topic, row))
             raised = replace(raised, state=result.prepared, partitions=there)
