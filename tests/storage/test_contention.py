@@ -1,25 +1,42 @@
-"""Several writers at one log whose store takes 20 to 40 ms: each gets in (in virtual time)."""
+"""Several writers at one log, at a slow store or on a local disk: each gets in, in virtual time."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 import pytest
 from obstore.store import MemoryStore
 
-from txnlog.process.latency import Latency
-from txnlog.protocol.contention import WINS_MAX, give_way_ms, retry_ms
+from txnlog.process.latency import LATENCY_MS_MIN, Latency
+from txnlog.protocol.contention import (
+    AT_ONCE_MAX,
+    SLOW_MS,
+    WANTED_PUTS,
+    WINS_MAX,
+    give_way_ms,
+    is_wanted,
+    retry_ms,
+)
 from txnlog.storage.delta import delta_log
 from txnlog.storage.delta.actions import Commit, Txn
 from txnlog.storage.delta.delta_log import DeltaLog, LogSettings
-from txnlog.storage.delta.transact import transact
+from txnlog.storage.delta.transact import CONFLICTS_MAX, transact
 from txnlog.storage.tables.schemas import create_actions
 from txnlog.testing.virtual_time import SlowStore, VirtualTime
 
+T = TypeVar("T")
+
 LATENCY_MS = (20.0, 40.0)
 DURATION_MS = 20_000
+LOCAL_MS = {"head": 0.003, "get": 0.01, "put": 0.06, "list": 5.0}
+FSYNC_MS = {**LOCAL_MS, "put": 4.0}
+WORK_MS = 0.12
+"""What a process needs to decide and to encode a commit; at a slow store it does not count."""
+LOCAL_DURATION_MS = 100
+FSYNC_DURATION_MS = 2_000
 OFF = LogSettings(checkpoint_mode="off")
 
 
@@ -34,22 +51,69 @@ class _Ignored:
     def apply(self, parsed: object) -> None: ...
 
 
-def race(writers: int, *, seed: int = 1) -> tuple[list[int], int]:
-    """Each commits as often as it can; the numbers of commits, and the longest wait in ms."""
+class _LocalStore(SlowStore):
+    """A store that is used as a local disk is; `took_ms` by verb."""
+
+    is_local = True
+
+    def __init__(
+        self, backing: MemoryStore, time: VirtualTime, took_ms: Mapping[str, float], seed: object
+    ) -> None:
+        super().__init__(backing, time, latency_ms=(0.8, 1.2), seed=seed)
+        self._unit_ms = self._latency_ms
+        self._took_ms = took_ms
+
+    def _call(self, verb: str, path: str, call: Callable[[], T]) -> T:
+        least, most = self._unit_ms
+        self._latency_ms = (least * self._took_ms[verb], most * self._took_ms[verb])
+        return super()._call(verb, path, call)
+
+
+def race(writers: int, *, seed: int = 1) -> tuple[list[int], float]:
+    """Each commits to a slow store as often as it can; numbers of commits, longest wait in ms."""
+
+    def open_store(shared: MemoryStore, world: VirtualTime, number: int) -> SlowStore:
+        return SlowStore(shared, world, latency_ms=LATENCY_MS, seed=(seed, number))
+
+    return _race(writers, seed, DURATION_MS, 0, open_store)
+
+
+def local_race(
+    writers: int, took_ms: Mapping[str, float], duration_ms: int, *, seed: int = 1
+) -> tuple[list[int], float]:
+    """The same on a local disk."""
+
+    def open_store(shared: MemoryStore, world: VirtualTime, number: int) -> SlowStore:
+        return _LocalStore(shared, world, took_ms, (seed, number))
+
+    return _race(writers, seed, duration_ms, WORK_MS, open_store)
+
+
+def _race(
+    writers: int,
+    seed: int,
+    duration_ms: int,
+    work_ms: float,
+    open_store: Callable[[MemoryStore, VirtualTime, int], SlowStore],
+) -> tuple[list[int], float]:
     random.seed(seed)
     shared, world = MemoryStore(), VirtualTime()
-    end_ms = world.at_ms + DURATION_MS
-    commits, longest_ms = [0] * writers, [0]
+    end_ms = world.at_ms + duration_ms
+    commits, longest_ms = [0] * writers, [0.0]
 
     def program(number: int) -> None:
-        store = SlowStore(shared, world, latency_ms=LATENCY_MS, seed=(seed, number))
-        log = DeltaLog(store, "table", _Ignored(), settings=OFF)
+        log = DeltaLog(open_store(shared, world, number), "table", _Ignored(), settings=OFF)
+
+        def commit() -> delta_log.Outcome:
+            world.sleep_ms(work_ms)
+            return log.commit([Txn(f"{number}", 1)], operation="WRITE")
+
         write(log, _create(log))
-        while world.boot_ms() < end_ms:
-            began_ms = world.boot_ms()
-            write(log, lambda: log.commit([Txn(f"{number}", 1)], operation="WRITE"))
+        while world.at_ms < end_ms:
+            began_ms = world.at_ms
+            write(log, commit)
             commits[number] += 1
-            longest_ms[0] = max(longest_ms[0], world.boot_ms() - began_ms)
+            longest_ms[0] = max(longest_ms[0], world.at_ms - began_ms)
 
     world.run([partial(program, number) for number in range(writers)])
     return commits, longest_ms[0]
@@ -75,6 +139,24 @@ def test_writers_of_one_log_share_it(writers: int) -> None:
     assert sum(commits) >= 12 * DURATION_MS / 1000
 
 
+@pytest.mark.parametrize("writers", [2, 16])
+def test_writers_of_one_log_on_a_local_disk_share_it(writers: int) -> None:
+    """One process had 19 transactions while another had 2,424: losers slept, winners did not."""
+    commits, longest_ms = local_race(writers, LOCAL_MS, LOCAL_DURATION_MS)
+    assert max(commits) <= 2 * min(commits), commits
+    assert longest_ms <= 50
+    # Together they commit as often as one of them alone does.
+    alone, _ = local_race(1, LOCAL_MS, LOCAL_DURATION_MS)
+    assert sum(commits) >= 0.8 * alone[0]
+
+
+def test_writers_of_one_log_on_a_disk_with_fsync_share_it() -> None:
+    """There a lost put is a wait for the disk, as at a slow store."""
+    commits, longest_ms = local_race(4, FSYNC_MS, FSYNC_DURATION_MS)
+    assert max(commits) <= 2 * min(commits), commits
+    assert longest_ms <= 200
+
+
 def test_without_giving_way_a_writer_starves(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test above would find."""
     monkeypatch.setattr(delta_log, "give_way_ms", lambda **_: 0.0)
@@ -96,35 +178,36 @@ def test_virtual_time_is_the_same_every_time() -> None:
     assert race(3, seed=5) != race(3, seed=6)
 
 
-def test_who_gives_way_and_when() -> None:
-    """Only who has won often, at a slow store, on a log that others have written lately."""
-    asked = {"wins": WINS_MAX, "since_others_ms": 1_000, "latency_ms": 30.0, "jitter": 0.5}
-
-    def wait_ms(**changed: object) -> float:
-        return give_way_ms(**{**asked, **changed})  # type: ignore[arg-type]
-
-    assert wait_ms() == 120.0
-    for changed in (
-        {"wins": WINS_MAX - 1},
-        {"since_others_ms": None},
-        {"since_others_ms": 60_001},
-        {"latency_ms": 0.1},
-    ):
-        assert wait_ms(**changed) == 0.0
+@pytest.mark.parametrize("latency_ms", [0.1, 4.0, 30.0])
+def test_who_gives_way_and_when(latency_ms: float) -> None:
+    """Only who has won often, on a log that others have written lately; in units of a put."""
+    assert give_way_ms(wins=WINS_MAX - 1, latency_ms=latency_ms, jitter=0.5) == 0.0
+    assert give_way_ms(wins=WINS_MAX, latency_ms=latency_ms, jitter=0.5) == 4 * latency_ms
+    lately_ms = int(WANTED_PUTS * latency_ms)
+    assert is_wanted(lately_ms, latency_ms=latency_ms)
+    assert not is_wanted(lately_ms + 1, latency_ms=latency_ms)
+    assert not is_wanted(None, latency_ms=latency_ms)
 
 
-def test_retries_at_a_local_disk_and_at_a_slow_store() -> None:
-    """At once where it costs nothing; in proportion to the latency where it does."""
-    local = [retry_ms(n, latency_ms=0.1, jitter=1.0) for n in (0, 2, 3, 4, 50)]
-    assert local == [0.0, 0.0, 0.5, 1.0, 200.0]
-    slow = [retry_ms(n, latency_ms=30.0, jitter=1.0) for n in (0, 5, 50)]
-    assert slow == [45.0, 30.0, 15.0]
+@pytest.mark.parametrize("latency_ms", [SLOW_MS, 30.0])
+def test_loser_waits_for_less_the_more_often_it_has_lost(latency_ms: float) -> None:
+    waits = [retry_ms(n, latency_ms=latency_ms, jitter=1.0) / latency_ms for n in (0, 5, 10, 999)]
+    assert waits == pytest.approx([1.5, 1.0, 0.5, 0.5])
+
+
+def test_loser_on_a_local_disk_tries_again_at_once() -> None:
+    """It waited for longer and longer, up to 200 ms, and met the same winner each time."""
+    waits = [retry_ms(n, latency_ms=LATENCY_MS_MIN, jitter=1.0) for n in range(CONFLICTS_MAX)]
+    assert set(waits[:AT_ONCE_MAX]) == {0.0}
+    assert max(waits) <= 50
+    # What always loses is refused after many seconds, not after a third of one.
+    assert sum(waits) > 10_000
 
 
 def test_latency_is_the_median_of_recent_puts() -> None:
     """One put that hangs for a minute must not make every back-off a minute."""
     latency = Latency()
-    assert latency.ms == 0
+    assert latency.ms == LATENCY_MS_MIN
     for _ in range(50):
         for duration_ms in (20, 30, 40):
             latency.record(duration_ms)
@@ -134,3 +217,11 @@ def test_latency_is_the_median_of_recent_puts() -> None:
     for _ in range(50):
         latency.record(200)
     assert latency.ms == 200
+
+
+def test_put_that_was_interrupted_is_not_the_latency_of_a_local_disk() -> None:
+    """A process that lost its processor for 30 ms in a put would let others pass for 100 ms."""
+    latency = Latency()
+    for duration_ms in (0, 30, 0, 0, 1, 0):
+        latency.record(duration_ms)
+    assert latency.ms == LATENCY_MS_MIN

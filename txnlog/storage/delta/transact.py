@@ -13,7 +13,7 @@ from txnlog.storage.delta.delta_log import Committed, DeltaLog, Outcome, Unknown
 D = TypeVar("D")
 
 CONFLICTS_MAX = 1_000
-"""Maximum number of commits of one call that others win; a wait follows each."""
+"""Maximum number of commits of one call that others win; waits are those of `retry_ms`."""
 UNKNOWNS_MAX = 3
 """Maximum number of commits of one call that end Unknown (up to half a minute each)."""
 
