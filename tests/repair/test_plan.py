@@ -318,6 +318,7 @@ def test_groups_of_a_shard_with_lost_commits_begin_another_generation() -> None:
     owner = {"floors": {"lost": 6}}
     group = Group(group_id="g", generation=4, tickets=GroupTickets(newest=2))
     found, _ = plan([], [row(S.EMPTY, 3, owner=owner)], groups=[group], offsets_lost=True)
+    assert found.groups_behind == ["g", "lost"]
     puts = found.offsets[OFFSETS].puts
     assert puts["g"].generation == 4 + LEAP
     assert puts["g"].tickets.newest == 2 + LEAP

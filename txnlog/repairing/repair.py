@@ -182,6 +182,7 @@ class Repair:
             offsets=tuple(lost for one in plan.topics.values() for lost in one.lost),
             transactions=tuple(self._planner.transactions()),
             groups=tuple(plan.moved),
+            groups_behind=tuple(plan.groups_behind),
         )
 
     # -- preparing -------------------------------------------------------------------------------

@@ -81,6 +81,7 @@ class RepairPlan:
     producer_ids_end: int | None = None
     fates: dict[tuple[int, int], Fate] = field(default_factory=dict)
     moved: list[MovedOffset] = field(default_factory=list)
+    groups_behind: list[str] = field(default_factory=list)
 
 
 class Planner:
@@ -132,9 +133,10 @@ class Planner:
         """Offsets that are decided and not moved. What a row still says the protocol moves."""
         for (table, producer_id), unmoved in sorted(self._decisions.unmoved.items()):
             shard, row = self._offsets.get(table), self._row_of.get(producer_id)
-            is_left = row is not None and bool(row.moves) and row.txn_epoch == unmoved.epoch
-            is_left = is_left and row is not None and not self._is_behind(row)
-            if shard is None or (is_left and not shard.has_lost):
+            if shard is None:
+                continue
+            says_it = row is not None and bool(row.moves) and row.txn_epoch == unmoved.epoch
+            if says_it and not (shard.has_lost or (row is not None and self._is_behind(row))):
                 continue
             for (group_id, topic, partition), found in sorted(unmoved.positions.items()):
                 group = self._groups.get(group_id) or Group(group_id=group_id)
@@ -173,11 +175,9 @@ class Planner:
         """An offset that is above what may have been lost was never one of this topic."""
         for name, group in list(self._groups.items()):
             for topic, partition, offset in _positions(group):
-                found = self._topics.get(topic)
-                if found is None or found.is_deleted:
+                if topic not in self._topics or self._topics[topic].is_deleted:
                     continue
-                planned = self._plan.topics.get(topic)
-                ends = found.ends if planned is None else planned.ends
+                ends = self._plan.topics[topic].ends
                 if partition < len(ends) and offset > ends[partition]:
                     generation = group.offsets[topic][partition].generation
                     self._move(self._groups[name], topic, partition, ends[partition], generation)
@@ -193,6 +193,7 @@ class Planner:
             group = group or Group(group_id=name)
             ticket = max(newest.get(name, 0), group.tickets.newest)
             if shard.has_lost:
+                self._plan.groups_behind.append(name)
                 # Its members were of a generation that may have ended.
                 generation = group.generation + LEAP
                 group = replace(group, generation=generation, members={}, assignment={})
@@ -280,6 +281,7 @@ class Planner:
         return {one.topic for one in batches if (one.topic, one.path) in self._broken}
 
     def _result(self, producer_id: int, epoch: int, marker: int) -> TransactionResult | None:
+        """See ResultOf."""
         row = self._row_of.get(producer_id)
         if row is not None and row.txn_epoch == epoch:
             if marker < epoch and not row.state.is_idle and not self._is_behind(row):
