@@ -81,7 +81,7 @@ def plan(
     states_lost: bool = False,
     offsets_lost: bool = False,
     offsets_markers: Markers | None = None,
-) -> tuple[RepairPlan, Planner]:
+) -> RepairPlan:
     by_name = {one.name: one for one in topics}
     offsets = {
         OFFSETS: SalvagedRows(
@@ -110,7 +110,7 @@ def plan(
         offsets_shards=1,
         now_ms=5_000,
     )
-    return planner.make(producer_ids_end=1_000, has_lost=False), planner
+    return planner.make(producer_ids_end=1_000, has_lost=False)
 
 
 def raised(found: RepairPlan) -> TransactionMetadata | None:
@@ -126,7 +126,7 @@ def test_root_in_which_all_agrees_needs_nothing() -> None:
     """A decided transaction whose owner has died is the protocol's, not damage."""
     manifest = Manifest(batches=(staged("u", "f"),))
     rows = [row(S.PREPARE_COMMIT, 3, pending=manifest)]
-    found, _ = plan([topic("u", 2)], rows)
+    found = plan([topic("u", 2)], rows)
     assert not changes(found)
     assert found.producer_ids_end is None
 
@@ -135,13 +135,13 @@ def test_ended_transaction_is_published_again_where_its_marker_is_lost() -> None
     """Decided is decided: the row has forgotten its manifest, the log of the shard has it."""
     manifest = Manifest(batches=(staged("u", "f"), staged("v", "g")))
     decided = [row(S.PREPARE_COMMIT, 3, pending=manifest)]
-    found, planner = plan([topic("u", 3), topic("v", 2)], [row(S.COMPLETE_COMMIT, 3)], decided)
+    found = plan([topic("u", 3), topic("v", 2)], [row(S.COMPLETE_COMMIT, 3)], decided)
     assert changes(found) == ["v"]
     [added] = found.topics["v"].adds
     assert (added.path, added.base_offset, added.last_offset) == ("g", 10, 11)
     assert (added.producer_id, added.producer_epoch, added.status) == (7, 3, COMMITTED)
     assert found.topics["v"].markers == {7: 3}
-    [one] = planner.transactions()
+    [one] = found.transactions
     assert (one.published, one.kept, one.lost) == (("v",), ("u",), ())
     assert one.outcome == "published again"
 
@@ -152,7 +152,7 @@ def test_transactions_are_published_again_in_the_order_of_their_decisions() -> N
         row(S.PREPARE_COMMIT, epoch, pending=Manifest(batches=(staged("u", f"f{epoch}"),)))
         for epoch in (2, 3, 4)
     ]
-    found, _ = plan([topic("u", 1)], [row(S.COMPLETE_COMMIT, 4)], decided)
+    found = plan([topic("u", 1)], [row(S.COMPLETE_COMMIT, 4)], decided)
     assert [one.path for one in found.topics["u"].adds] == ["f2", "f3", "f4"]
     assert [one.base_offset for one in found.topics["u"].adds] == [10, 12, 14]
     assert found.topics["u"].markers == {7: 4}
@@ -165,7 +165,7 @@ def test_marker_behind_a_hole_hides_no_transaction_of_the_hole() -> None:
         row(S.PREPARE_COMMIT, epoch, pending=Manifest(batches=(staged("u", f"f{epoch}"),)))
         for epoch in (2, 3, 4)
     ]
-    found, _ = plan([topic("u", markers=markers)], [row(S.COMPLETE_COMMIT, 4)], decided)
+    found = plan([topic("u", markers=markers)], [row(S.COMPLETE_COMMIT, 4)], decided)
     assert [one.path for one in found.topics["u"].adds] == ["f3"]
     assert not found.topics["u"].markers
 
@@ -173,20 +173,20 @@ def test_marker_behind_a_hole_hides_no_transaction_of_the_hole() -> None:
 def test_forgotten_marker_is_not_lost() -> None:
     """A marker that has expired would publish its transaction a second time."""
     decided = [row(S.PREPARE_COMMIT, 3, pending=Manifest(batches=(staged("u", "f"),)))]
-    found, _ = plan([topic("u", markers=Markers(expired_ms=2_000))], decided=decided)
+    found = plan([topic("u", markers=Markers(expired_ms=2_000))], decided=decided)
     assert not changes(found)
 
 
 def test_row_behind_a_marker_is_raised_above_it() -> None:
     """The next commits would be taken for ones that have ended: nothing would be published."""
-    found, planner = plan([topic("u", 9)], [row(S.COMPLETE_COMMIT, 3)])
+    found = plan([topic("u", 9)], [row(S.COMPLETE_COMMIT, 3)])
     after = raised(found)
     assert after is not None
     assert after.producer_epoch > 9
     assert after.txn_epoch == 9
     assert after.state.is_idle
     assert "run" in after.owner.former_runs
-    [one] = planner.transactions()
+    [one] = found.transactions
     assert (one.first_epoch, one.epoch, one.outcome) == (4, 9, "may be half")
 
 
@@ -196,7 +196,7 @@ def test_decision_that_a_later_marker_ends_is_carried_out_first() -> None:
     manifest = Manifest(batches=(staged("v", "f"),), tickets=(ticket,))
     group = Group(group_id="g", generation=1, tickets=GroupTickets(newest=1))
     rows = [row(S.PREPARE_COMMIT, 3, pending=manifest)]
-    found, _ = plan([topic("u", 5), topic("v", 2)], rows, groups=[group])
+    found = plan([topic("u", 5), topic("v", 2)], rows, groups=[group])
     assert [one.path for one in found.topics["v"].adds] == ["f"]
     [moved] = found.offsets[OFFSETS].puts.values()
     assert moved.positions() == {"u": {0: 8}}
@@ -209,7 +209,7 @@ def test_decision_that_a_later_marker_ends_is_carried_out_first() -> None:
 
 def test_rows_of_a_shard_with_lost_commits_are_raised_and_refused_to_their_owners() -> None:
     """Which epochs and owners the lost commits had is not known."""
-    found, _ = plan([], [row(S.EMPTY, 3)], states_lost=True)
+    found = plan([], [row(S.EMPTY, 3)], states_lost=True)
     after = raised(found)
     assert after is not None
     assert after.producer_epoch >= 4 + LEAP
@@ -220,7 +220,7 @@ def test_prepared_transaction_of_a_client_stays_prepared() -> None:
     """Its database may have decided to commit."""
     pending = Manifest(batches=(staged("u", "f"),), prepared_by_client=True)
     rows = [row(S.ONGOING, 3, pending=pending)]
-    found, _ = plan([topic("u", 2)], rows, states_lost=True)
+    found = plan([topic("u", 2)], rows, states_lost=True)
     assert raised(found) is None
 
 
@@ -228,7 +228,7 @@ def test_prepared_transaction_whose_files_are_lost_aborts() -> None:
     """A commit would succeed, without its records."""
     pending = Manifest(batches=(staged("u", "f"),), prepared_by_client=True)
     rows = [row(S.ONGOING, 3, pending=pending)]
-    found, _ = plan([topic("u", 2)], rows, broken={("u", "f")})
+    found = plan([topic("u", 2)], rows, broken={("u", "f")})
     after = raised(found)
     assert after is not None
     assert after.state is S.PREPARE_ABORT
@@ -239,7 +239,7 @@ def test_undecided_batches_end_as_another_topic_shows(committed: bool) -> None:
     """The decision is lost; where a topic shows a commit, the other follows it."""
     waiting = topic("u", 2, undecided=[batch("f", 3, ONGOING)])
     shown = topic("v", 3, committed={7: 3} if committed else {})
-    found, _ = plan([waiting, shown], [row(S.COMPLETE_COMMIT, 2)])
+    found = plan([waiting, shown], [row(S.COMPLETE_COMMIT, 2)])
     [settled] = found.topics["u"].adds
     assert settled.status == (COMMITTED if committed else ABORTED)
     assert found.topics["u"].markers == {7: 3}
@@ -252,7 +252,7 @@ def test_open_transaction_of_which_a_topic_shows_the_end_is_decided_alike() -> N
     )
     waiting = topic("u", 2, undecided=[batch("f", 3, ONGOING)])
     shown = topic("v", 3, committed={7: 3})
-    found, _ = plan([waiting, shown], [row(S.ONGOING, 3, partitions=partitions)])
+    found = plan([waiting, shown], [row(S.ONGOING, 3, partitions=partitions)])
     after = raised(found)
     assert after is not None
     assert after.state is S.PREPARE_COMMIT
@@ -263,7 +263,7 @@ def test_open_transaction_below_a_marker_ends_with_the_repair() -> None:
     """Its row goes on above the marker, so nothing would decide its batches."""
     partitions = (TopicPartitions(topic="u", topic_id="id-u", partitions=(0,)),)
     waiting = topic("u", 1, undecided=[batch("f", 3, ONGOING)])
-    found, _ = plan([waiting, topic("v", 4)], [row(S.ONGOING, 3, partitions=partitions)])
+    found = plan([waiting, topic("v", 4)], [row(S.ONGOING, 3, partitions=partitions)])
     [settled] = found.topics["u"].adds
     assert settled.status == ABORTED
     after = raised(found)
@@ -276,19 +276,19 @@ def test_open_transaction_below_a_marker_ends_with_the_repair() -> None:
 def test_damaged_file_keeps_its_offsets_without_records() -> None:
     """Offsets, sequences and markers around it stay true."""
     damaged = batch("f", 2, COMMITTED)
-    found, planner = plan([topic("u", 2, damaged=[damaged])], [row(S.COMPLETE_COMMIT, 2)])
+    found = plan([topic("u", 2, damaged=[damaged])], [row(S.COMPLETE_COMMIT, 2)])
     [empty] = found.topics["u"].empties
     assert empty == damaged
     assert found.topics["u"].removes == ["f"]
     [lost] = found.topics["u"].lost
     assert (lost.first, lost.last, lost.records, lost.next_offset) == (4, 5, 2, None)
-    [one] = planner.transactions()
+    [one] = found.transactions
     assert one.lost == ("u",)
 
 
 def test_lost_offsets_are_never_given_out_again() -> None:
     """A reader that has read them would take other records for them."""
-    found, _ = plan([topic("u", has_lost=True, gaps=[Gap(0, 3, 4)])])
+    found = plan([topic("u", has_lost=True, gaps=[Gap(0, 3, 4)])])
     gap, tail = found.topics["u"].empties
     assert (gap.base_offset, gap.last_offset, gap.status, gap.producer_id) == (3, 4, NONE, -1)
     assert (tail.base_offset, tail.last_offset) == (10, 9 + LEAP)
@@ -298,7 +298,7 @@ def test_lost_offsets_are_never_given_out_again() -> None:
 def test_offset_of_a_group_beyond_the_end_is_covered() -> None:
     """The newest commits of the topic are lost without a trace; the group has read them."""
     known = {"u": {0: CommittedOffset(14, 1, 1)}}
-    found, _ = plan([topic("u")], groups=[Group(group_id="g", generation=1, offsets=known)])
+    found = plan([topic("u")], groups=[Group(group_id="g", generation=1, offsets=known)])
     assert found.topics["u"].ends == [14]
     assert not found.offsets[OFFSETS].puts
 
@@ -306,7 +306,7 @@ def test_offset_of_a_group_beyond_the_end_is_covered() -> None:
 def test_offset_of_a_group_far_beyond_the_end_is_lowered() -> None:
     """It was never one of this topic: the group would read nothing for years."""
     known = {"u": {0: CommittedOffset(10 * LEAP, 1, 1)}}
-    found, _ = plan([topic("u")], groups=[Group(group_id="g", generation=1, offsets=known)])
+    found = plan([topic("u")], groups=[Group(group_id="g", generation=1, offsets=known)])
     [group] = found.offsets[OFFSETS].puts.values()
     assert group.positions() == {"u": {0: 10}}
     [moved] = found.moved
@@ -317,7 +317,8 @@ def test_groups_of_a_shard_with_lost_commits_begin_another_generation() -> None:
     """Lost commits gave out generations and tickets: nobody may commit under a new one's number."""
     owner = {"floors": {"lost": 6}}
     group = Group(group_id="g", generation=4, tickets=GroupTickets(newest=2))
-    found, _ = plan([], [row(S.EMPTY, 3, owner=owner)], groups=[group], offsets_lost=True)
+    found = plan([], [row(S.EMPTY, 3, owner=owner)], groups=[group], offsets_lost=True)
+    assert found.groups_behind == ["g", "lost"]
     puts = found.offsets[OFFSETS].puts
     assert puts["g"].generation == 4 + LEAP
     assert puts["g"].tickets.newest == 2 + LEAP
@@ -329,7 +330,7 @@ def test_ticket_that_a_row_has_is_not_given_again() -> None:
     """The newest commit of the group's shard is lost without a trace."""
     owner = {"floors": {"g": 6}}
     group = Group(group_id="g", generation=4, tickets=GroupTickets(newest=2))
-    found, _ = plan([], [row(S.EMPTY, 3, owner=owner)], groups=[group])
+    found = plan([], [row(S.EMPTY, 3, owner=owner)], groups=[group])
     assert found.offsets[OFFSETS].puts["g"].tickets.newest == 5
     assert found.offsets[OFFSETS].puts["g"].generation == 4
 
@@ -344,7 +345,7 @@ def test_offsets_that_superseded_ones_never_moved_stay() -> None:
         offsets={"u": {0: CommittedOffset(9, 1, 1)}},
         tickets=GroupTickets(newest=1),
     )
-    found, _ = plan(
+    found = plan(
         [topic("u", 3)],
         [row(S.COMPLETE_COMMIT, 3)],
         decided,
@@ -360,7 +361,7 @@ def test_marker_of_a_group_does_not_go_back() -> None:
     decided = [row(S.PREPARE_COMMIT, 2, pending=Manifest(tickets=(ticket,)))]
     markers = Markers(newest={7: 3}, before={7: 1}, behind={(7, 3)})
     group = Group(group_id="g", generation=1, tickets=GroupTickets(newest=1))
-    found, _ = plan(
+    found = plan(
         [topic("u", 3)], [row(S.COMPLETE_COMMIT, 3)], decided, [group], offsets_markers=markers
     )
     assert found.offsets[OFFSETS].puts["g"].positions() == {"u": {0: 3}}
@@ -369,6 +370,6 @@ def test_marker_of_a_group_does_not_go_back() -> None:
 
 def test_producer_id_that_is_in_use_is_not_given_out_again() -> None:
     """Two producers with one id would be taken for one."""
-    found, _ = plan([topic("u", producer_id_max=5_000)])
+    found = plan([topic("u", producer_id_max=5_000)])
     assert found.producer_ids_end is not None
     assert found.producer_ids_end > 5_000

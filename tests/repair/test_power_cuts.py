@@ -9,7 +9,7 @@ import pytest
 from tests.repair.checking import check
 from tests.repair.power_cuts import History, build
 
-HISTORIES = 2
+HISTORIES = 1
 CUTS = 8
 
 

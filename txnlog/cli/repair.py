@@ -75,6 +75,9 @@ def _show(session: Session, found: RepairReport) -> None:
             "What lost commits of the transaction log decided is not known: other transactions of "
             "that time may be lost, or half, too."
         )
+    if found.groups_behind:
+        names = ", ".join(map(_plain, found.groups_behind))
+        session.say(f"Groups whose newest offsets may be lost, so that they read again: {names}.")
     session.say(f"Tables that {would}change: {', '.join(found.changed) or 'none'}.")
     if found.is_done:
         session.say(f"What was taken away is in {found.folder}. Now run `txnlog verify --deep`.")

@@ -114,7 +114,7 @@ class Repair:
     def _plan(self) -> RepairPlan:
         survey = self._survey
         survey.run()
-        self._planner = Planner(
+        planner = Planner(
             topics=survey.topics,
             states=survey.states,
             offsets=survey.offsets,
@@ -124,7 +124,7 @@ class Repair:
             now_ms=self._store.clock.now_ms(),
         )
         found = survey.logs[cluster_log.PATH]
-        return self._planner.make(
+        return planner.make(
             producer_ids_end=survey.cluster.producer_ids_end,
             has_lost=found.lost > 0,
         )
@@ -180,8 +180,9 @@ class Repair:
             damaged=tuple(damaged),
             changed=tuple(sorted(changed)),
             offsets=tuple(lost for one in plan.topics.values() for lost in one.lost),
-            transactions=tuple(self._planner.transactions()),
+            transactions=tuple(plan.transactions),
             groups=tuple(plan.moved),
+            groups_behind=tuple(plan.groups_behind),
         )
 
     # -- preparing -------------------------------------------------------------------------------

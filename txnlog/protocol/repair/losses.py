@@ -63,7 +63,8 @@ class DamagedTable(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RepairReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a repair found, and did or would do. `changed`: the tables that get a commit.
+    """What a repair found, and did or would do. `changed`: the tables that get a commit. Of
+    `groups_behind` newer offsets than those that are left may be lost.
 
     `folder`: where it keeps what it cut. `interrupted`: that of an earlier repair, which the next
     one finishes. `is_done`: False for a dry run.
@@ -77,6 +78,7 @@ class RepairReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     offsets: tuple[LostOffsets, ...] = ()
     transactions: tuple[LostTransaction, ...] = ()
     groups: tuple[MovedOffset, ...] = ()
+    groups_behind: tuple[str, ...] = ()
 
     @property
     def is_needed(self) -> bool:

@@ -14,7 +14,6 @@ from typing import Generic
 
 from msgspec.structs import replace
 
-from txnlog.protocol.batches import ABORTED, COMMITTED
 from txnlog.protocol.group_metadata import CommittedOffset, Group
 from txnlog.protocol.metadata import Manifest, TransactionMetadata
 from txnlog.protocol.repair.facts import (
@@ -25,6 +24,7 @@ from txnlog.protocol.repair.facts import (
     SalvagedRows,
     SalvagedTopic,
 )
+from txnlog.protocol.repair.fates import Fates
 from txnlog.protocol.repair.losses import LostTransaction, MovedOffset
 from txnlog.protocol.repair.topics import TopicRepair, plan_topic
 from txnlog.protocol.shards import offsets_table_of
@@ -57,18 +57,6 @@ class RowsRepair(Generic[Row]):
 
 
 @dataclass(slots=True)
-class Fate:
-    """Topics of a transaction, by what became of its records there. With a `first_epoch` it stands
-    for all from there on, of which the row knows nothing.
-    """
-
-    first_epoch: int | None = None
-    published: set[str] = field(default_factory=set)
-    lost: set[str] = field(default_factory=set)
-    kept: set[str] = field(default_factory=set)
-
-
-@dataclass(slots=True)
 class RepairPlan:
     """The commits by table, and what became of transactions and groups.
 
@@ -79,8 +67,9 @@ class RepairPlan:
     states: dict[str, RowsRepair[TransactionMetadata]] = field(default_factory=dict)
     offsets: dict[str, RowsRepair[Group]] = field(default_factory=dict)
     producer_ids_end: int | None = None
-    fates: dict[tuple[int, int], Fate] = field(default_factory=dict)
+    transactions: list[LostTransaction] = field(default_factory=list)
     moved: list[MovedOffset] = field(default_factory=list)
+    groups_behind: list[str] = field(default_factory=list)
 
 
 class Planner:
@@ -102,6 +91,7 @@ class Planner:
         self._offsets = offsets
         self._decisions = decisions
         self._broken = broken
+        self._fates = Fates(topics, broken)
         self._shards = offsets_shards
         self._now_ms = now_ms
         self._row_of = {
@@ -124,7 +114,14 @@ class Planner:
         self._raise_groups()
         self._raise_rows()
         self._raise_producer_ids(producer_ids_end, has_lost=has_lost)
+        self._plan.transactions = self._fates.described(self._names())
         return self._plan
+
+    def _names(self) -> dict[int, str]:
+        """The transactional.id of each producer id that is known."""
+        decided = [one.row for one in self._decisions.unpublished.values()]
+        rows = [*decided, *self._row_of.values()]
+        return {row.producer_id: row.transactional_id for row in rows}
 
     # -- groups ----------------------------------------------------------------------------------
 
@@ -132,9 +129,10 @@ class Planner:
         """Offsets that are decided and not moved. What a row still says the protocol moves."""
         for (table, producer_id), unmoved in sorted(self._decisions.unmoved.items()):
             shard, row = self._offsets.get(table), self._row_of.get(producer_id)
-            is_left = row is not None and bool(row.moves) and row.txn_epoch == unmoved.epoch
-            is_left = is_left and row is not None and not self._is_behind(row)
-            if shard is None or (is_left and not shard.has_lost):
+            if shard is None:
+                continue
+            says_it = row is not None and bool(row.moves) and row.txn_epoch == unmoved.epoch
+            if says_it and not (shard.has_lost or (row is not None and self._is_behind(row))):
                 continue
             for (group_id, topic, partition), found in sorted(unmoved.positions.items()):
                 group = self._groups.get(group_id) or Group(group_id=group_id)
@@ -173,11 +171,9 @@ class Planner:
         """An offset that is above what may have been lost was never one of this topic."""
         for name, group in list(self._groups.items()):
             for topic, partition, offset in _positions(group):
-                found = self._topics.get(topic)
-                if found is None or found.is_deleted:
+                if topic not in self._topics or self._topics[topic].is_deleted:
                     continue
-                planned = self._plan.topics.get(topic)
-                ends = found.ends if planned is None else planned.ends
+                ends = self._plan.topics[topic].ends
                 if partition < len(ends) and offset > ends[partition]:
                     generation = group.offsets[topic][partition].generation
                     self._move(self._groups[name], topic, partition, ends[partition], generation)
@@ -193,6 +189,7 @@ class Planner:
             group = group or Group(group_id=name)
             ticket = max(newest.get(name, 0), group.tickets.newest)
             if shard.has_lost:
+                self._plan.groups_behind.append(name)
                 # Its members were of a generation that may have ended.
                 generation = group.generation + LEAP
                 group = replace(group, generation=generation, members={}, assignment={})
@@ -235,7 +232,7 @@ class Planner:
                 wanted=wanted.get(name, {}),
             )
             self._plan.topics[name] = planned
-            self._note_lost(found, planned)
+            self._fates.note_lost(found, planned, self._decisions.unpublished)
 
     def _wanted(self) -> Iterable[tuple[str, int, int]]:
         """Every committed offset: of the groups, and those that rows have left for them."""
@@ -257,7 +254,7 @@ class Planner:
                 continue
             for name in decision.topics:
                 found.setdefault(name, []).append(decision)
-            self._note(decision)
+            self._fates.note_decision(decision)
         return found
 
     def _is_left_to_protocol(self, decision: Decision) -> bool:
@@ -265,7 +262,7 @@ class Planner:
         newest = self._row_of.get(row.producer_id)
         if newest is None or (newest.state, newest.transaction) != (row.state, row.transaction):
             return False
-        if self._lost_topics(decision) or self._is_behind(row):
+        if self._fates.lost_topics(decision) or self._is_behind(row):
             return False
         markers = [self._topics[name].markers.newest for name in decision.topics]
         return all(one.get(row.producer_id, -1) < row.txn_epoch for one in markers)
@@ -274,12 +271,8 @@ class Planner:
         """Whether logs show newer transactions: then this one ends with the repair."""
         return self._newest.get(row.producer_id, -1) > row.txn_epoch
 
-    def _broken_topics(self, row: TransactionMetadata) -> set[str]:
-        """Topics with staged files of this row that are not whole."""
-        batches = row.pending.batches
-        return {one.topic for one in batches if (one.topic, one.path) in self._broken}
-
     def _result(self, producer_id: int, epoch: int, marker: int) -> TransactionResult | None:
+        """See ResultOf."""
         row = self._row_of.get(producer_id)
         if row is not None and row.txn_epoch == epoch:
             if marker < epoch and not row.state.is_idle and not self._is_behind(row):
@@ -310,7 +303,7 @@ class Planner:
                     repair.puts[name] = raised
                 is_open = row.state is TransactionState.ONGOING
                 if top > row.txn_epoch or (top == row.txn_epoch and is_open):
-                    self._note_newer(row, top)
+                    self._fates.note_newer(row, top)
             repair.keep(shard)
             self._plan.states[table] = repair
 
@@ -329,7 +322,7 @@ class Planner:
     def _must_raise(self, row: TransactionMetadata, top: int, *, has_lost: bool) -> bool:
         if row.state is not TransactionState.ONGOING:
             return has_lost or top > row.txn_epoch
-        is_broken = bool(self._broken_topics(row))
+        is_broken = bool(self._fates.broken_topics(row))
         if row.pending.prepared_by_client:
             # Its client may have been told so, and will end it.
             return is_broken or top >= row.txn_epoch
@@ -350,7 +343,7 @@ class Planner:
         raised = fence.next
         if row.state is TransactionState.ONGOING and top == row.txn_epoch:
             result = self._seen_result(row.producer_id, row.txn_epoch)
-            there = tuple(one for one in row.partitions if self._waits(one.topic, row))
+            there = tuple(one for one in row.partitions if self._fates.waits(one.topic, row))
             raised = replace(raised, state=result.prepared, partitions=there)
         return replace(raised, txn_epoch=max(top, raised.txn_epoch))
 
@@ -360,89 +353,6 @@ class Planner:
         wanted = max(end, max(used, default=-1) + 1)
         if has_lost or wanted > end:
             self._plan.producer_ids_end = wanted + LEAP
-
-    # -- what became of transactions -------------------------------------------------------------
-
-    def transactions(self) -> list[LostTransaction]:
-        """Those that are not as they were, after `make`."""
-        return [
-            LostTransaction(
-                transactional_id=self._name_of(producer_id),
-                producer_id=producer_id,
-                first_epoch=epoch if fate.first_epoch is None else fate.first_epoch,
-                epoch=epoch,
-                published=tuple(sorted(fate.published - fate.lost)),
-                lost=tuple(sorted(fate.lost)),
-                kept=tuple(sorted(fate.kept - fate.lost)),
-            )
-            for (producer_id, epoch), fate in sorted(self._plan.fates.items())
-        ]
-
-    def _name_of(self, producer_id: int) -> str:
-        """ "" if no row has the producer id any more."""
-        row = self._row_of.get(producer_id)
-        for (known, _), decision in self._decisions.unpublished.items():
-            if row is None and known == producer_id:
-                row = decision.row
-        return "" if row is None else row.transactional_id
-
-    def _fate(self, producer_id: int, epoch: int) -> Fate:
-        return self._plan.fates.setdefault((producer_id, epoch), Fate())
-
-    def _note(self, decision: Decision) -> None:
-        """A commit that some topics lack: they get it now, but for what is not whole."""
-        row, lacking = decision.row, set(decision.topics)
-        if TransactionResult.of(row.state) is TransactionResult.COMMIT:
-            fate = self._fate(*row.transaction)
-            fate.lost |= self._lost_topics(decision)
-            fate.published |= lacking - fate.lost
-            fate.kept |= set(row.topics) - lacking
-
-    def _lost_topics(self, decision: Decision) -> set[str]:
-        """Topics that lack the marker of a commit and records of it: staged, or appended before."""
-        row = decision.row
-        if TransactionResult.of(row.state) is TransactionResult.ABORT:
-            return set()
-        staged = {one.topic for one in row.pending.batches}
-        eager = set(decision.topics) - staged
-        return self._may_lack(eager, row) | (self._broken_topics(row) & set(decision.topics))
-
-    def _note_lost(self, found: SalvagedTopic, planned: TopicRepair) -> None:
-        """Batches of transactions that are not whole, or whose decision is lost."""
-        for header in planned.empties:
-            if header.path and header.status == COMMITTED:
-                self._fate(header.producer_id, header.producer_epoch).lost.add(found.name)
-        for header in planned.adds:
-            key = header.producer_id, header.producer_epoch
-            if header.status == ABORTED and key not in self._decisions.unpublished:
-                self._fate(*key).lost.add(found.name)
-
-    def _note_newer(self, row: TransactionMetadata, top: int) -> None:
-        """Topics show transactions that are newer than the row: others may lack them."""
-        fate = self._fate(row.producer_id, top)
-        fate.kept |= {
-            name
-            for name, one in self._topics.items()
-            if one.markers.newest.get(row.producer_id) == top
-        }
-        if row.state is TransactionState.ONGOING and top == row.txn_epoch:
-            fate.lost |= self._may_lack(set(row.topics) - fate.kept, row)
-        else:
-            fate.first_epoch = row.txn_epoch + 1
-
-    def _may_lack(self, names: Iterable[str], row: TransactionMetadata) -> set[str]:
-        """Topics in which batches of this open transaction are, or may be, lost."""
-        return {
-            name
-            for name in names
-            if name not in self._topics or self._topics[name].has_lost or not self._waits(name, row)
-        }
-
-    def _waits(self, name: str, row: TransactionMetadata) -> bool:
-        """Whether batches in the topic wait for the marker of this transaction."""
-        found = self._topics.get(name)
-        undecided = () if found is None else found.undecided
-        return row.transaction in {(one.producer_id, one.producer_epoch) for one in undecided}
 
 
 _ENDED = frozenset(
