@@ -292,8 +292,10 @@ class Planner:
         tops = self._markers()
         for table, shard in self._states.items():
             repair: RowsRepair[TransactionMetadata] = RowsRepair()
-            for name, row in shard.rows.items():
-                top = tops.get(row.producer_id, -1)
+            for name, found in shard.rows.items():
+                row, top = self._without_settled(found), tops.get(found.producer_id, -1)
+                if row is not found:
+                    repair.puts[name] = row
                 if not self._must_raise(row, top, has_lost=shard.has_lost):
                     continue
                 raised = self._raised(row, top)
@@ -306,6 +308,28 @@ class Planner:
                     self._fates.note_newer(row, top)
             repair.keep(shard)
             self._plan.states[table] = repair
+
+    def _without_settled(self, row: TransactionMetadata) -> TransactionMetadata:
+        """A decided row without the files of topics where the repair has settled it.
+
+        A file that such a topic has lost would stop whoever finishes the transaction (D131).
+        """
+        if not row.state.is_prepared:
+            return row
+        settled = {
+            name
+            for name, topic in self._topics.items()
+            if (topic.has_lost or self._plan.topics[name].is_needed)
+            and self._marker(name, row.producer_id) >= row.txn_epoch
+        }
+        left = tuple(one for one in row.pending.batches if one.topic not in settled)
+        if len(left) == len(row.pending.batches):
+            return row
+        return replace(row, pending=replace(row.pending, batches=left))
+
+    def _marker(self, topic: str, producer_id: int) -> int:
+        logs = self._topics[topic].markers.newest, self._plan.topics[topic].markers
+        return max(markers.get(producer_id, -1) for markers in logs)
 
     def _markers(self) -> dict[int, int]:
         """The newest marker of each producer id in any log, after the repair."""
