@@ -25,6 +25,24 @@ with Producer({"txnlog.root": root, "transactional.id": "t"}) as producer:
     with producer.transaction():
         producer.produce("out", "value", key="key")
 """
+# Its thread makes checkpoints, and another process opens what it has written from them.
+CHECKPOINTS = """
+from txnlog import Producer
+from txnlog.cluster import Cluster
+from txnlog.storage.delta.checkpointer import wait_for_background
+with Producer({"txnlog.root": root, "transactional.id": "c", "linger.ms": 0}) as producer:
+    producer.init_transactions()
+    for number in range(250):
+        with producer.transaction():
+            producer.produce("often", "value", key="key")
+        if number % 120 == 0:
+            wait_for_background()
+wait_for_background()
+again = Cluster.open(root).topic("often")
+again.refresh()
+files = again.store.list("often/_delta_log")
+assert again.log.version > 200 and [f for f in files if "checkpoint.parquet" in f.path]
+"""
 CONSUMER = """
 from txnlog import Consumer
 with Consumer({"txnlog.root": root, "group.id": "g", "auto.offset.reset": "earliest"}) as consumer:
@@ -95,6 +113,18 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_first_records_need_no_module_that_starts_slowly(
     root: str, code: str, left_out: set[str]
 ) -> None:
+    assert not left_out & imported_by(code, root)
+
+
+def test_checkpoints_need_no_pandas(tmp_path: Path) -> None:
+    """Its import, in the first checkpoint of each producer, took a quarter of a second, in which
+    commits waited for the interpreter's lock.
+    """
+    assert not PANDAS & imported_by(CHECKPOINTS, str(tmp_path / "root"))
+
+
+def imported_by(code: str, root: str) -> set[str]:
+    """The modules of a process that runs the code."""
     script = f"import sys\nroot = sys.argv[1]\n{code}\nprint(*sys.modules, file=sys.stderr)"
     run = subprocess.run(
         [sys.executable, "-c", script, root],
@@ -103,4 +133,4 @@ def test_first_records_need_no_module_that_starts_slowly(
         text=True,
     )
     assert run.returncode == 0, run.stderr
-    assert not left_out & set(run.stderr.split())
+    return set(run.stderr.split())

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnlog.process.arrow_arrays import binary_array, number_array, repeated_text
+from txnlog.process.arrow_arrays import (
+    array_of,
+    binary_array,
+    number_array,
+    places_where,
+    repeated_text,
+    scalar_of,
+)
 
 
 @given(st.lists(st.none() | st.binary(max_size=5)))
@@ -47,3 +54,48 @@ def test_text(text: str, length: int) -> None:
     found = repeated_text(text, length)
     found.validate(full=True)
     assert found.equals(pa.array([text] * length, pa.string()))
+
+
+MAP = pa.map_(pa.string(), pa.string())
+TEXT = st.text(max_size=3)
+OF_KIND = {
+    pa.string(): TEXT,
+    pa.int32(): st.integers(-(2**31), 2**31 - 1),
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.bool_(): st.booleans(),
+    pa.list_(pa.string()): st.lists(st.none() | TEXT, max_size=3),
+    MAP: st.lists(st.tuples(TEXT, st.none() | TEXT), max_size=3),
+    pa.struct({"a": pa.int64(), "b": pa.struct({"c": MAP})}): st.fixed_dictionaries(
+        {"a": st.none() | st.integers(0, 9)},
+        optional={"b": st.fixed_dictionaries({"c": st.lists(st.tuples(TEXT, TEXT), max_size=2)})},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OF_KIND, ids=str)
+@given(data=st.data())
+def test_values_of_every_kind_in_a_checkpoint(kind: pa.DataType, data: st.DataObject) -> None:
+    values = data.draw(st.lists(st.none() | OF_KIND[kind], max_size=10))
+    found = array_of(values, kind)
+    found.validate(full=True)
+    assert found.equals(pa.array(values, kind))
+
+
+@given(st.lists(st.none() | st.booleans(), max_size=20), st.integers(0, 20))
+def test_places(values: list[bool | None], start: int) -> None:
+    mask = pa.array(values, pa.bool_()).slice(start).is_valid()
+    places = [at for at, value in enumerate(values[start:]) if value is not None]
+    assert places_where(mask).tolist() == places
+    all_there = pa.array([value is not None for value in values], pa.bool_()).slice(start)
+    assert places_where(all_there).tolist() == places
+
+
+def test_scalars() -> None:
+    assert scalar_of(2**63 - 1, pa.int64()).equals(pa.scalar(2**63 - 1, pa.int64()))
+    assert scalar_of(True, pa.bool_()).equals(pa.scalar(True))
+
+
+def test_number_that_is_too_large_is_refused() -> None:
+    """A checkpoint with another number than the log would be wrong for ever."""
+    with pytest.raises(OverflowError):
+        array_of([2**63], pa.int64())

@@ -335,6 +335,30 @@ def test_no_checkpoint_is_made_of_kept_commits_that_are_not_in_the_log() -> None
     assert log_files.list_log(store, TABLE).checkpoints == [1]
 
 
+@pytest.mark.parametrize("others", [0, 3])
+def test_writers_of_one_log_share_the_time_for_its_checkpoints(others: int) -> None:
+    """Sixteen processes, a twentieth of the time each, were most of the work of two processors."""
+    shared = SharedMemory()
+
+    def slow(verb: str, path: str) -> Fault:
+        shared.clock.advance_ms(10 if verb == "put" and path.endswith(".parquet") else 0)
+        return Fault.NONE
+
+    settings = LogSettings(checkpoint_interval=5, checkpoint_mode="background")
+    log = created(shared.open(plan=slow), 0, settings)
+    other, _ = opened(shared.open())
+    while log.version < 120:
+        # Of the versions with which a checkpoint is due, one in 1 + `others` is this process's.
+        is_ours = (log.version + 1) % (5 * (1 + others)) == 0
+        writer = log if is_ours else other
+        writer.refresh()
+        write(writer, 1)
+        log.refresh()
+        checkpointer.wait_for_background()
+    rests_ms = log._checkpointer._rests_until_ms - shared.clock.boot_ms()
+    assert rests_ms == 19 * (1 + others) * 10
+
+
 def test_interrupt_while_a_checkpoint_is_queued_does_not_prevent_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -103,6 +103,14 @@ def scalar_of(value: bool | int, kind: pa.DataType) -> pa.Scalar:
     return array_of([value], kind)[0]
 
 
+def places_where(mask: pa.BooleanArray) -> npt.NDArray[np.int64]:
+    """The indexes at which a mask without nulls is true."""
+    if not len(mask):
+        return np.zeros(0, dtype=np.int64)
+    bits = np.unpackbits(np.frombuffer(mask.buffers()[1], dtype=np.uint8), bitorder="little")
+    return np.flatnonzero(bits[mask.offset : mask.offset + len(mask)])
+
+
 def _bitmap(valid: npt.NDArray[np.bool_] | None) -> pa.Buffer | None:
     """Arrow's validity bitmap; None: all are valid."""
     return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))

@@ -10,12 +10,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from txnlog.process import arrow_compute as pc
-from txnlog.process.arrow_arrays import number_array
+from txnlog.process.arrow_arrays import number_array, places_where
 from txnlog.storage.store.parquet_claims import ClaimError, check_pages, check_schema, footer_bytes
 
 _MAP = pa.map_(pa.string(), pa.string())
@@ -180,7 +178,7 @@ def present(table: pa.Table, kind: str) -> pa.StructArray:
     column = table.column(kind).combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks)
-    places = np.from_dlpack(pc.indices_nonzero(column.is_valid()))
+    places = places_where(column.is_valid())
     if len(places) and places[-1] - places[0] + 1 == len(places):
         # One kind after the other, as delta-rs and our writer do: nothing is copied.
         return column.slice(places[0], len(places))
