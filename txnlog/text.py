@@ -42,7 +42,13 @@ def json_text(value: object) -> str:
 
 
 def shell_word(text: str) -> str:
-    """The text as one word of a command to paste into bash or zsh, exact and printable."""
+    """The text as one word of a command to paste into bash or zsh, exact and printable.
+
+    No argument of a command can have a NUL, and bash would end the word there: the word then names
+    nothing that exists.
+    """
+    if "\0" in text:
+        return shlex.quote(printable(text))
     if printable(text) == text:
         return shlex.quote(text)
     return f"$'{_UNPRINTABLE.sub(_shell_escape, _SPECIAL.sub(_shell_escape, text))}'"

@@ -387,6 +387,25 @@ def test_aio_producer_delivers_what_its_callbacks_produce(root: str, flushes: bo
         assert [message.value() for message in reader.consume(3, 60)] == [b"0", b"00", b"000"]
 
 
+def test_aio_producer_goes_on_after_a_callback_that_raises(root: str) -> None:
+    """The thread that serves delivery reports ended, and every later future stayed open."""
+
+    async def send() -> list[str]:
+        said: list[str] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: said.append(str(context["exception"])))
+
+        def refuse(error: KafkaError | None, message: Message) -> None:
+            raise ValueError("no")
+
+        async with AIOProducer({"bootstrap.servers": root}) as producer:
+            await (await producer.produce("t", "1", on_delivery=refuse))
+            await (await producer.produce("t", "2"))
+        return said
+
+    assert asyncio.run(send()) == ["no"]
+
+
 def test_aio_consumer_calls_back_on_the_loop_and_keeps_messages_of_cancelled_polls(
     root: str,
 ) -> None:

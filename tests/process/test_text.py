@@ -79,3 +79,8 @@ def test_lines_of_an_error_are_only_its_own() -> None:
             "Caused by OSError: \\x1b[2Jthe disk",
         ]
         assert same.message == " ".join(str(same).splitlines())
+
+
+def test_word_with_a_nul_names_nothing() -> None:
+    """No argument can have one: bash ended the word there, and another group lost its offsets."""
+    assert shell_word("victim\0evil") == "'victim\\x00evil'"

@@ -138,3 +138,40 @@ def test_clone_of_a_producer_takes_another_id() -> None:
     first.flush()
     assert values(process(shared), "orders") == ["a", "b", "of the clone", "c"]
     assert acknowledged(reports).keys() <= {0, 1, 2, 3}
+
+
+def test_prepared_transaction_that_a_restored_shard_holds_again_is_not_committed() -> None:
+    """It was aborted in the topic: its commit returned, and no reader ever saw the record."""
+    shared = world()
+    made = started(shared, "eager")
+    made.begin_transaction()
+    made.produce("orders", "held", partition=0)
+    state = made.prepare_transaction()
+    files = backup(shared, "__transaction_state")
+    assert not started_again(shared, "eager").complete_transaction(None)
+    restore(shared, "__transaction_state", files)
+    with pytest.raises(LogGapError, match="Nothing was committed"):
+        started_again(shared, "eager").complete_transaction(state)
+    assert dict(read(process(shared), "orders")[0]) == {}
+
+
+def test_prepared_transaction_whose_file_is_gone_is_not_committed() -> None:
+    """Its topic was restored alone: the records were acknowledged, and those after them could not
+    be read.
+    """
+    shared = world()
+    files = backup(shared, "orders/")
+    made = started(shared)
+    made.begin_transaction()
+    made.produce("orders", "held", partition=0)
+    state = made.prepare_transaction()
+    restore(shared, "orders/", files)
+    with pytest.raises(LogGapError, match="has prepared orders/part-0-"):
+        started_again(shared).complete_transaction(state)
+    assert dict(read(process(shared), "orders")[0]) == {}
+
+
+def started_again(shared: SharedMemory, publish: str = "deferred") -> Producer:
+    made = producer(shared, "tx", publish)
+    made.init_transactions(keep_prepared=True)
+    return made

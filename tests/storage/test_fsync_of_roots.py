@@ -309,3 +309,21 @@ def test_fsync_option_takes_true_or_false(tmp_path: Path, value: str) -> None:
     """Requested durability must never be off silently."""
     with pytest.raises(ConfigError, match=r"storage\.fsync"):
         ObjectStore.from_url(str(tmp_path), {"fsync": value})
+
+
+def test_file_that_was_open_during_a_change_is_synced_when_it_is_closed(
+    tmp_path: Path, power: PowerCut
+) -> None:
+    """A task of Spark streams for longer than the change takes: its commit was acknowledged, and
+    its file empty after a power cut.
+    """
+    root = str(tmp_path / "root")
+    cluster = Cluster.open(root, create=True)
+    assert cluster.read_fsync() == "false"
+    cluster.create_topic("t")
+    writer = cluster.store.open_writer("t/part-0")
+    writer.write(b"data")
+    alter(Cluster.open(root), "true")
+    cluster.store._looked_ms = None  # more than a second later
+    writer.close()
+    assert power.survives(f"{root}/t/part-0", str(tmp_path))

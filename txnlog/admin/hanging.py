@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.metadata import NO_EPOCH, ProducerIdAndEpoch, StagedBatch, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.storage.tables.topic_log import TopicLog
+from txnlog.text import shell_word
 
 AGE_UNKNOWN_MS = 2**62
 """Of a batch whose file is missing."""
@@ -199,12 +199,12 @@ def _command(
     """What ends it at once."""
     if row is None:
         return (
-            f"txnlog transactions abort -t {where.topic} -p {where.partition} "
+            f"txnlog transactions abort -t {shell_word(where.topic)} -p {where.partition} "
             f"--producer-id {transaction.producer_id} --producer-epoch {transaction.epoch}"
         )
     if row.state.is_prepared:
         return "txnlog housekeeping --once"
-    return f"txnlog transactions abort --transactional-id {shlex.quote(row.transactional_id)}"
+    return f"txnlog transactions abort --transactional-id {shell_word(row.transactional_id)}"
 
 
 def _age_ms(log: TopicLog, header: BatchHeader, now_ms: int) -> int:

@@ -76,7 +76,7 @@ def _show(session: Session, found: RepairReport) -> None:
             "that time may be lost, or half, too."
         )
     if found.groups_behind:
-        names = ", ".join(map(_plain, found.groups_behind))
+        names = ", ".join(found.groups_behind)
         session.say(f"Groups whose newest offsets may be lost, so that they read again: {names}.")
     session.say(f"Tables that {would}change: {', '.join(found.changed) or 'none'}.")
     if found.is_done:

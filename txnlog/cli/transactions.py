@@ -196,13 +196,13 @@ def find_hanging(
             key = (one.producer_id, one.producer_epoch, each)
             by_transaction.setdefault(key, []).append(one)
         for each_of in by_transaction.values():
-            for line in _blocking_lines(each_of):
+            for line in _blocking_lines(each_of, session.pasted(each_of[0].command)):
                 session.say(line)
 
     session.watch(watch, show)
 
 
-def _blocking_lines(found: Sequence[HangingTransaction]) -> list[str]:
+def _blocking_lines(found: Sequence[HangingTransaction], command: str) -> list[str]:
     """Who blocks, since when, until when, whom, and what ends it; of one transaction."""
     first = found[0]
     name = first.transactional_id or (f"producer {first.producer_id}, epoch {first.producer_epoch}")
@@ -214,7 +214,7 @@ def _blocking_lines(found: Sequence[HangingTransaction]) -> list[str]:
         lines.append(f"  Query: {first.query_name}")
     lines.append(f"  Until: {_until(first)}")
     lines += [f"  Blocks: {_blocked(one)}" for one in found]
-    lines.append(f"  End it now: {first.command}")
+    lines.append(f"  End it now: {command}")
     return lines
 
 

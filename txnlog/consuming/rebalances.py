@@ -75,6 +75,9 @@ class Rebalances:
 
     def update(self, session: GroupSession) -> None:
         """Follow the group's row: join, revoke, or accept a new assignment."""
+        if self.is_revoking:
+            # A poll in on_revoke: what called that goes on afterwards.
+            return
         membership = session.membership
         has_news = session.has_updates
         try:
@@ -88,6 +91,9 @@ class Rebalances:
             self.needs_rejoin = True
         elif not membership.is_waiting:
             self._give_up_assignment(session, status)
+            if not self.subscription:
+                # on_revoke has unsubscribed, or closed the consumer.
+                return
         elif membership.is_cooperative and self._commits.is_fenced:
             self._lose_assignment(membership)
         if self._must_look(membership) or has_news:
@@ -194,7 +200,9 @@ class Rebalances:
     # -- giving up partitions ----------------------------------------------------------------------
 
     def revoke(self, session: GroupSession, keys: Sequence[Key]) -> None:
-        """Commit, call on_revoke (or on_lost), and remove these partitions."""
+        """Commit, call on_revoke (or on_lost), and remove these partitions; not in on_revoke."""
+        if self.is_revoking:
+            return
         callback = self.callbacks.on_revoke
         try:
             self._commits.commit_before_revoke(session)

@@ -54,6 +54,20 @@ def get_ready(
     return tuple(staged)
 
 
+def get_held_ready(root: Root, row: TransactionMetadata, offsets: Sequence[GroupOffsets]) -> None:
+    """`get_ready` for what a client has prepared, as long ago as it may be.
+
+    Its files have no age limit, as the row names them (R72); and the topics are read for their
+    markers only (D131): a topic that was deleted gets none.
+    """
+    topics = {batch.topic for batch in row.pending.batches} | {tp.topic for tp in row.partitions}
+    groups = {one.group_id for one in row.pending.tickets}
+    logs: list[TopicLog | OffsetsLog] = [root.topic_log(topic) for topic in sorted(topics)]
+    logs += [log for log, _ in by_shard(root, sorted(groups), str)]
+    root.store.together([log.get_ready for log in logs])
+    get_ready(root, row, Staging.done(()), offsets)
+
+
 def logs_to_write(
     root: Root, row: TransactionMetadata, manifest: Manifest | None
 ) -> list[Callable[[], object]]:

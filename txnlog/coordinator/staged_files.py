@@ -10,11 +10,17 @@ from functools import partial
 from typing import NamedTuple
 
 from txnlog.coordinator.root import Root
-from txnlog.errors import RESTORE_ALL, LogGapError, StagedFileTooOldError, TxnLogError
+from txnlog.errors import (
+    RESTORE_ALL,
+    LogGapError,
+    ObjectNotFoundError,
+    StagedFileTooOldError,
+    TxnLogError,
+)
 from txnlog.process.failures import Failures, caught
 from txnlog.protocol.appends import check_topic_id
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
-from txnlog.protocol.metadata import StagedBatch
+from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
 from txnlog.protocol.vacuum import file_retention_ms
 from txnlog.storage.delta.tombstones import read_tombstones
 from txnlog.storage.tables.topic_log import TopicLog
@@ -82,6 +88,28 @@ def check_ages(root: Root, batches: Sequence[StagedBatch]) -> None:
             "write the data again.",
             path=oldest.path,
         )
+
+
+def check_held(root: Root, row: TransactionMetadata) -> None:
+    """Raise LogGapError if a file is gone that the client of this row has prepared, perhaps long
+    ago: a topic's folder was restored alone.
+    """
+
+    def check(batch: StagedBatch) -> None:
+        path = f"{batch.topic}/{batch.path}"
+        try:
+            is_there = root.store.head(path).size_bytes == batch.size_bytes
+        except ObjectNotFoundError:
+            is_there = False
+        if not is_there:
+            raise LogGapError(
+                f"Nothing was committed: {row.transactional_id!r} has prepared {path}, and this "
+                f"file is missing or another one. {RESTORE_ALL}",
+                transactional_id=row.transactional_id,
+                path=path,
+            )
+
+    root.store.together([partial(check, batch) for batch in row.pending.batches])
 
 
 def check_published(log: TopicLog, batches: Sequence[StagedBatch], transactional_id: str) -> None:

@@ -36,7 +36,7 @@ from txnlog.coordinator.groups import GroupCoordinator, nothing
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.producer_ids import markers_for, markers_of, unknown_producer_id
-from txnlog.coordinator.readiness import get_ready, logs_to_write
+from txnlog.coordinator.readiness import get_held_ready, get_ready, logs_to_write
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.staged_files import Staging, TopicsRead, check_ages
 from txnlog.coordinator.state_rows import describe
@@ -286,9 +286,8 @@ class TransactionCoordinator:
         try:
             with measured.measure("tail"):
                 if row.pending.prepared_by_client:
-                    # The row names the files: vacuum keeps them at any age (R72).
                     staged = staging.write()
-                    get_ready(self._root, row, Staging.done(()), offsets)
+                    get_held_ready(self._root, row, offsets)
                 else:
                     staged = fresh = get_ready(self._root, row, staging, offsets, read=read)
             if offsets:

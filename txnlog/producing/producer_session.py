@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import Decided, Ended, Published
-from txnlog.coordinator.staged_files import Staging
+from txnlog.coordinator.staged_files import Staging, check_held
 from txnlog.errors import (
     CommitStateUnknownError,
     IllegalGenerationError,
@@ -243,6 +243,8 @@ class ProducerSession:
         held = self.row.pending.prepared_by_client
         offsets: Offsets = () if held else self._requests()
         read_ms = self._clock.boot_ms()
+        if held and not self._is_decided:
+            check_held(self._cluster, self.row)
         try:
             ended = self._attempt(self._end, staging, offsets)
         except TxnLogError as error:

@@ -12,7 +12,7 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
@@ -147,10 +147,16 @@ class AIOProducer(_Client):
         self._poller.start()
 
     def _poll(self) -> None:
-        """Serve delivery reports, until the producer is closed."""
+        """Serve delivery reports, until the producer is closed; a callback's error ends nothing."""
         while not self._is_closed:
-            with suppress(KafkaException):
+            try:
                 self._producer.poll(0.1)
+            except KafkaException:
+                pass
+            except (Exception, CancelledError) as error:
+                found = {"message": "A delivery callback has raised", "exception": error}
+                with suppress(RuntimeError):  # The loop is closed.
+                    self._loop.call_soon_threadsafe(self._loop.call_exception_handler, found)
 
     async def produce(
         self,

@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, cast
@@ -216,13 +216,22 @@ class LocalDisk:
                 raise
             os.rename(target, f"{target}.folder")
 
-    def open_writer(self, path: str) -> BinaryIO:
-        """A new file to stream into; no log references it before it is closed."""
+    def open_writer(self, path: str, look: Callable[[], object] = int) -> BinaryIO:
+        """A new file to stream into; no log references it before it is closed.
+
+        `look` is called before that: `fsync` may have changed since the file was opened.
+        """
         try:
             file = self._open_new(self.path(path))
         except OSError as error:
             raise _nothing_written(error) from error
-        writer = LocalWriter(file, fsync=self.fsync, on_close=partial(self.sync_name, path))
+
+        def must_sync() -> bool:
+            look()
+            return self.fsync
+
+        on_close = partial(self.sync_name, path)
+        writer = LocalWriter(file, must_sync=must_sync, on_close=on_close)
         return cast("BinaryIO", writer)
 
     def list_files(self, folder: str, start_after: str) -> list[tuple[str, int, int]]:

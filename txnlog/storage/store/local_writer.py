@@ -11,9 +11,12 @@ from typing import Any
 class LocalWriter(io.RawIOBase):
     """A file being written. If it is dropped without `close`, it stays, unreferenced."""
 
-    def __init__(self, file: int, *, fsync: bool, on_close: Callable[[], None]) -> None:
+    def __init__(
+        self, file: int, *, must_sync: Callable[[], bool], on_close: Callable[[], None]
+    ) -> None:
+        """`must_sync` is asked when all is written: the root may have changed meanwhile."""
         self._file = file
-        self._fsync = fsync
+        self._must_sync = must_sync
         self._on_close = on_close
 
     def writable(self) -> bool:
@@ -27,7 +30,7 @@ class LocalWriter(io.RawIOBase):
             return
         super().close()
         try:
-            if self._fsync:
+            if self._must_sync():
                 os.fsync(self._file)
         finally:
             os.close(self._file)

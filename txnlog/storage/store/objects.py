@@ -517,7 +517,7 @@ class ObjectStore:
         """
         disk = self._disk
         if disk is not None:
-            return self._call("put", path, lambda: disk.open_writer(path))
+            return self._call("put", path, lambda: disk.open_writer(path, self._look_if_due))
         # Each part being uploaded is in memory, and a task has several writers open.
         writer: Any = self._call(
             "put", path, lambda: obstore.open_writer(self._store, path, max_concurrency=2)
