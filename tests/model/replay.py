@@ -98,7 +98,9 @@ class _Clock:
 
 
 class ReplayStore(ObjectStore):
-    """What a process sees as its store."""
+    """What a process sees as its store; `is_local`: it is used as a local disk is."""
+
+    is_local = False
 
     def __init__(
         self,
@@ -109,8 +111,10 @@ class ReplayStore(ObjectStore):
         parquet: dict[Content, bytes],
         *,
         refuses_skewed: bool = False,
+        is_local: bool = False,
     ) -> None:
         self.refuses_skewed_requests = refuses_skewed
+        self.is_local = is_local
         self.url = "memory://"
         self._disk = None
         self._at_once = 1
@@ -231,8 +235,10 @@ class Process:
         parquet: dict[Content, bytes],
         *,
         refuses_skewed: bool = False,
+        is_local: bool = False,
     ) -> None:
         self.name = name
+        self._is_local = is_local
         self._refuses_skewed = refuses_skewed
         self._round = one_round
         self._parquet = parquet
@@ -250,7 +256,13 @@ class Process:
     def _run(self, memory: Hashable, start: Reply, replies: tuple[Reply, ...]) -> Pause:
         number = memory[0] if isinstance(memory, tuple) and memory else 0
         store = ReplayStore(
-            self.name, number, start, replies, self._parquet, refuses_skewed=self._refuses_skewed
+            self.name,
+            number,
+            start,
+            replies,
+            self._parquet,
+            refuses_skewed=self._refuses_skewed,
+            is_local=self._is_local,
         )
         try:
             with (

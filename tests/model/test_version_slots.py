@@ -8,6 +8,7 @@ from tests.model.search import assert_breaks, assert_holds
 from tests.model.version_slots import (
     BLIND_DENIAL,
     BLIND_PUT,
+    BLIND_READ,
     BLIND_RETRY,
     LONG_DATED,
     NEVER_DISTRUST,
@@ -42,8 +43,45 @@ def test_reader_among_clean_up_hands_out_the_log_as_it_is() -> None:
 @pytest.mark.soak
 def test_reader_far_behind_catches_up_by_listing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listing that grew old while its files were read is trusted (R70)."""
-    monkeypatch.setattr(delta_log, "_TAIL_BEFORE_LISTING", 1)
+    monkeypatch.setattr(delta_log, "_READ_AT_ONCE", 1)
     assert_holds(VersionSlots("Rck", commits=2, ticks=2, rounds=2), states_min=2_000)
+
+
+@pytest.mark.parametrize(("actor", "commits"), [("R", 2), ("W", 1)])
+def test_process_far_behind_on_a_local_disk_reads_on_by_number(
+    actor: str, commits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clean-up frees the slots meanwhile that it began with, and it is paused at any of them (R70).
+
+    W looks into its slot before its put: it may belong to the log no more.
+    """
+    monkeypatch.setattr(delta_log, "_READ_AT_ONCE", 1)
+    model = VersionSlots(
+        f"{actor}ck", commits=commits, ticks=3, rounds=commits, frozen=True, local=True
+    )
+    assert_holds(model, states_min=500)
+
+
+@pytest.mark.soak
+def test_search_finds_what_is_read_on_by_number_without_a_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last version that is there may be a stray far below the head (R70)."""
+    monkeypatch.setattr(delta_log, "_READ_AT_ONCE", 1)
+    broken = frozenset({BLIND_READ})
+    model = VersionSlots(
+        "RTck", commits=2, ticks=3, rounds=1, frozen=True, local=True, broken=broken
+    )
+    assert_breaks(model, "R hands out")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("actor", ["W", "S", "T", "L", "M"])
+def test_longer_histories_on_a_local_disk_hold(actor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with writers that have read it, and with commits that are proved later (R70)."""
+    monkeypatch.setattr(delta_log, "_READ_AT_ONCE", 1)
+    model = VersionSlots(f"{actor}ck", commits=2, ticks=3, rounds=2, frozen=True, local=True)
+    assert_holds(model, states_min=2_000)
 
 
 @pytest.mark.soak

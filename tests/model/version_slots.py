@@ -102,7 +102,8 @@ class VersionSlots:
 
     C and K in lower case act in one instant. `commits`: how many O makes; `ticks`: how long the
     clock runs; `rounds`: how often W tries and R looks. `frozen`: but to C and K no time passes, as
-    in a guest that its hypervisor pauses. `dated`: that, and the store checks the dates.
+    in a guest that its hypervisor pauses. `dated`: that, and the store checks the dates. `local`:
+    the store is used as a local disk is, but for C and K.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class VersionSlots:
         frozen: bool = False,
         dated: bool = False,
         skew: int = 0,
+        local: bool = False,
         broken: frozenset[str] = frozenset(),
     ) -> None:
         trust_ms = TICK_MS * (100 if NEVER_DISTRUST in broken else 1)
@@ -143,7 +145,14 @@ class VersionSlots:
         self._parquet: dict[Content, bytes] = {}
         self.actors = actors
         self.processes = [
-            Process(a, one_round[a.upper()], self._parquet, refuses_skewed=dated) for a in actors
+            Process(
+                a,
+                one_round[a.upper()],
+                self._parquet,
+                refuses_skewed=dated,
+                is_local=local and a.upper() not in "CK",
+            )
+            for a in actors
         ]
         self._instants: dict[Hashable, tuple[tuple[str, int, Content | int], ...]] = {}
         self._commits, self._ticks, self._lost = commits, ticks, lost_replies
