@@ -101,9 +101,8 @@ class VersionSlots:
     """The model; `actors` is a string of the letters W, V, S, T, L, M, R, C, K.
 
     C and K in lower case act in one instant. `commits`: how many O makes; `ticks`: how long the
-    clock runs; `rounds`: how often W tries and R looks. `frozen`: but to C and K no time passes, as
-    in a guest that its hypervisor pauses. `dated`: that, and the store checks the dates. `local`:
-    the store is used as a local disk is, but for C and K.
+    clock runs; `rounds`: how often W tries and R looks. To all but C and K: `frozen`: no time
+    passes, as in a paused guest; `dated`: that, and the store checks dates; `local`: it is a disk.
     """
 
     def __init__(
@@ -144,13 +143,10 @@ class VersionSlots:
         }
         self._parquet: dict[Content, bytes] = {}
         self.actors = actors
+        disks = set(actors) - set("CKck") if local else set()
         self.processes = [
             Process(
-                a,
-                one_round[a.upper()],
-                self._parquet,
-                refuses_skewed=dated,
-                is_local=local and a.upper() not in "CK",
+                a, one_round[a.upper()], self._parquet, refuses_skewed=dated, is_local=a in disks
             )
             for a in actors
         ]
