@@ -35,6 +35,8 @@ class Scale:
     small_warm_up: int
     latency_warm_ups: int
     latency_rounds: int
+    writer_s: float
+    writer_processes: tuple[int, ...]
     store_transactions: int
     store_versions: int
     store_files: int
@@ -66,6 +68,8 @@ FULL = Scale(
     small_warm_up=10,
     latency_warm_ups=4,
     latency_rounds=10,
+    writer_s=10.0,
+    writer_processes=(1, 4, 16),
     store_transactions=20,
     store_versions=10_000,
     store_files=10_000,
@@ -92,6 +96,8 @@ QUICK = Scale(
     small_warm_up=1,
     latency_warm_ups=0,
     latency_rounds=1,
+    writer_s=0.3,
+    writer_processes=(1, 2),
     store_transactions=2,
     store_versions=30,
     store_files=800,
