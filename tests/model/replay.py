@@ -18,6 +18,7 @@ import msgspec
 
 from txnlog.errors import ObjectNotFoundError, StorageError, TxnLogError
 from txnlog.process.latency import Latency
+from txnlog.process.retries import Retries
 from txnlog.storage.delta import actions, checkpoint_reader
 from txnlog.storage.delta.actions import (
     Commit,
@@ -120,6 +121,7 @@ class ReplayStore(ObjectStore):
         self._at_once = 1
         self.latency = Latency()
         self.clock = self._time = _Clock(start)
+        self.retries = Retries(self.clock.boot_ms)
         # Write ids are random: here the author of a write, the round and its number in it.
         self._author = f"{name}{round_number}"
         self._replies = replies
