@@ -64,7 +64,8 @@ def get_held_ready(root: Root, row: TransactionMetadata, offsets: Sequence[Group
     groups = {one.group_id for one in row.pending.tickets}
     logs: list[TopicLog | OffsetsLog] = [root.topic_log(topic) for topic in sorted(topics)]
     logs += [log for log, _ in by_shard(root, sorted(groups), str)]
-    root.store.together([log.get_ready for log in logs])
+    # One that cannot be read now delays no other topic: it gets its marker later.
+    root.store.together([partial(caught, log.get_ready) for log in logs])
     get_ready(root, row, Staging.done(()), offsets)
 
 
