@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,8 @@ logger = logging.getLogger("txnlog")
 LOOK_INTERVAL_MS = 100
 """How often a member that reads on looks for the generation that it waits for."""
 
+_REVOKING: ContextVar[object] = ContextVar("revoking", default=None)
+
 Callback = Callable[..., Any] | None
 
 
@@ -46,8 +49,8 @@ class Callbacks:
 class Rebalances:
     """Follows the group of one consumer; `subscription` and `callbacks` are those of subscribe().
 
-    `needs_rejoin`: an assignment is to be requested at the next `update`. `is_assigning`,
-    `is_revoking`: a callback is under way.
+    `needs_rejoin`: an assignment is to be requested at the next `update`. `is_assigning`:
+    on_assign is under way.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class Rebalances:
         self._look_due_ms = 0
         self.subscription: tuple[str, ...] = ()
         self.callbacks = Callbacks()
-        self.needs_rejoin = self.is_assigning = self.is_revoking = False
+        self.needs_rejoin = self.is_assigning = False
 
     # -- between two polls -------------------------------------------------------------------------
 
@@ -238,13 +241,19 @@ class Rebalances:
             self._commits.forget(key)
         self._announced.difference_update(keys)
 
+    @property
+    def is_revoking(self) -> bool:
+        """Whether this is called in on_revoke, or on_lost."""
+        return _REVOKING.get() is self
+
     def _notify_revoked(self, callback: Callback, keys: Sequence[Key]) -> None:
-        self.is_revoking = True
-        try:
-            if keys:
-                self._notify(callback, keys)
-        finally:
-            self.is_revoking = False
+        def notify() -> None:
+            _REVOKING.set(self)
+            self._notify(callback, keys)
+
+        if keys:
+            # A context ends with its call, wherever an interrupt comes.
+            copy_context().run(notify)
 
     def _notify(self, callback: Callback, keys: Sequence[Key]) -> None:
         if callback is not None:
