@@ -325,7 +325,7 @@ def reader(cluster: Cluster, committed: bool) -> RecordStream:
         log = cluster.topic(topic)
         for number in range(partitions):
             fetcher.add(log, number).seek(0)
-    return RecordStream(fetcher)
+    return RecordStream(fetcher, report_ends=False, raises=False)
 
 
 def _read(message: Message) -> tuple[str, int, int, str]:

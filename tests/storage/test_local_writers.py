@@ -288,12 +288,18 @@ def test_no_pause_of_a_producers_call_is_long_on_a_local_disk(tmp_path: Path) ->
 
 
 SLEEPS = {
+    "txnlog/admin/root_configs.py:alter_root": "processes are given time to follow",
     "txnlog/admin/upgrade.py:_check_idle": "the cluster is stopped, and watched",
     "txnlog/consumer.py:_back_off": "a reader whose polls fail",
     "txnlog/consumer.py:_wait": "a reader without new records",
+    "txnlog/consumer.py:committed": "IDLE_MS_MIN, between looks at open transactions",
+    "txnlog/consuming/turn.py:take": "LOOK_S, while a callback runs",
+    "txnlog/housekeeping/housekeeper.py:_wait": "a round between two looks at members",
     "txnlog/process/clock.py:sleep_ms": "the clock",
+    "txnlog/producer.py:_drain": "BACKOFF_MS_MIN, while another thread calls callbacks",
     "txnlog/producing/deadlines.py:pause": "at most `backoff_ms_max`, see above",
     "txnlog/producing/sender.py:turn": "RETRY_MS, after a bug",
+    "txnlog/repairing/repair.py:_check_idle": "the cluster is stopped, and watched",
     "txnlog/storage/delta/delta_log.py:give_way": "see above",
     "txnlog/storage/delta/transact.py:transact": "see above",
     "txnlog/storage/store/objects.py:back_off": "see above",

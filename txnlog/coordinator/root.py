@@ -215,10 +215,8 @@ class Root:
             log.refresh()
             return log.log.exists
 
-        if exists():
-            # A `__cluster` that was restored alone may not know it.
-            self.confirm_shard(log.path)
-        else:
+        was_there = exists()
+        if not was_there:
             with self._opening:
                 self._meta.create_shard(log.path, lambda: log.create(expected, {}), exists)
         found = log.log.metadata
@@ -229,6 +227,9 @@ class Root:
                 "opened it. Open it again.",
                 table=log.path,
             )
+        if was_there:
+            # A `__cluster` that was restored alone may not know it.
+            self.confirm_shard(log.path)
 
     def _created(self) -> frozenset[str]:
         with self._opening:
