@@ -127,6 +127,8 @@ if _IS_IGNORED and threading.current_thread() is threading.main_thread():
 def logger_of_each_test() -> None:
     """The settings `logger` and `debug` of a client change the logger of the whole process."""
     LOGGER.setLevel(logging.NOTSET)
+    # Completion of the command line says nothing, until its process ends.
+    logging.disable(logging.NOTSET)
     LOGGER.handlers.clear()
 
 

@@ -65,7 +65,7 @@ def test_damage_ends_with_1_and_advice(root: str) -> None:
     result = run(root)
     assert result.exit_code == 1
     assert path.name in result.stdout
-    assert "file missing: Restore the file from a backup." in result.stdout
+    assert "file missing: Restore this very file from a backup" in result.stdout
     result = run(root, "--output", "json")
     assert result.exit_code == 1
     found = json.loads(result.stdout)
