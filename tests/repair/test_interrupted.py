@@ -60,7 +60,9 @@ def content(store: FaultyStore) -> dict[str, object]:
     survey.run()
     found: dict[str, object] = {"cluster": (survey.cluster.config, survey.cluster.created)}
     for name, topic in survey.topics.items():
-        found[name] = (topic.ends, topic.markers.newest, topic.committed)
+        # A forced deletion that died before its checkpoint is made again: ends leap twice.
+        ends = () if topic.is_deleted else topic.ends
+        found[name] = (ends, topic.markers.newest, topic.committed)
     for table, offsets in survey.offsets.items():
         found[table] = {
             row.group_id: (row.generation, row.positions(), row.tickets.newest)
