@@ -32,7 +32,7 @@ from txnlog.protocol.revocation import prepare_abort_open, prepare_revoke
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.topics import TopicState
 from txnlog.protocol.transitions import Done, Transition, prepare_fence
-from txnlog.settings.patterns import compiled
+from txnlog.settings.patterns import Pattern
 from txnlog.storage.tables.topic_log import TopicLog
 
 TIMESTAMPS_US = 2**62
@@ -57,7 +57,7 @@ def list_transactions(
     Unreadable rows have an error, and only the pattern applies to them.
     Raises ConfigError for an invalid regular expression.
     """
-    matches = compiled("pattern", pattern).matches if pattern else None
+    matches = Pattern("pattern", pattern).matches if pattern else None
     now_ms = cluster.store.clock.now_ms()
     found = []
     for number, row in shown_rows(cluster):
