@@ -1,0 +1,80 @@
+"""Lines of code, without blanks, comments and docstrings: `python -m tests.code_lines [REVISION]`."""
+
+from __future__ import annotations
+
+import ast
+import io
+import subprocess
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PRODUCT = ("txnlog", "spark_sink", "spark_source", "checkpoint")
+FOLDERS = (*PRODUCT, "tests", "benchmarks", "jobs", "conf")
+SILENT = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+}
+
+
+def count(source: str) -> int:
+    """The lines of a module on which a token of code stands."""
+    docs = {line for node in ast.walk(ast.parse(source)) for line in _doc_lines(node)}
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    lines = {
+        line
+        for token in tokens
+        if token.type not in SILENT
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+    return len(lines - docs)
+
+
+def _doc_lines(node: ast.AST) -> Iterator[int]:
+    """Of a string that is a statement: a docstring, of an attribute too."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        if isinstance(node.value.value, str):
+            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def _sources(revision: str | None) -> Iterator[tuple[str, str]]:
+    """Of each Python file that git knows: its path and its text, now or in a revision."""
+    list_files = ["ls-files"] if revision is None else ["ls-tree", "-r", "--name-only", revision]
+    for path in _git(*list_files, "--", *FOLDERS).splitlines():
+        if path.endswith(".py"):
+            here = ROOT / path
+            if revision is not None:
+                yield path, _git("show", f"{revision}:{path}")
+            elif here.exists():
+                yield path, here.read_text(encoding="utf-8")
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def main(arguments: list[str]) -> None:
+    """Print a row per top-level folder, and the sum of those that are shipped."""
+    lines: Counter[str] = Counter()
+    files: Counter[str] = Counter()
+    for path, source in _sources(arguments[0] if arguments else None):
+        folder = path.split("/")[0]
+        lines[folder] += count(source)
+        files[folder] += 1
+    for folder in FOLDERS:
+        print(f"{folder:15}{files[folder]:6} files{lines[folder]:8} lines of code")
+    shipped = sum(lines[folder] for folder in PRODUCT)
+    print(f"{'shipped':15}{sum(files[folder] for folder in PRODUCT):6} files{shipped:8} lines of code")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
