@@ -55,9 +55,7 @@ def _without_guards() -> Iterator[None]:
     with ExitStack() as stack:
         for name, instead in (
             ("_encode", encode),
-            ("_follows", lambda log, version, beside=(): True),
-            ("_is_at_head", lambda log, base, wall_ms, *, sure: True),
-            ("_must_check_slots", lambda log: False),
+            ("_must_look", lambda log: False),
         ):
             stack.enter_context(patch.object(DeltaLog, name, instead))
         stack.enter_context(patch.object(actions, "digest_of", lambda data: ""))

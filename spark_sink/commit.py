@@ -152,7 +152,6 @@ def commit_once(
             batch=(run.query_id, last),
             phases=phases,
             read=read,
-            prove_later=True,
         )
     )
 

@@ -111,10 +111,8 @@ class ReplayStore(ObjectStore):
         replies: tuple[Reply, ...],
         parquet: dict[Content, bytes],
         *,
-        refuses_skewed: bool = False,
         is_local: bool = False,
     ) -> None:
-        self.refuses_skewed_requests = refuses_skewed
         self.is_local = is_local
         self.url = "memory://"
         self._disk = None
@@ -236,12 +234,10 @@ class Process:
         one_round: Round,
         parquet: dict[Content, bytes],
         *,
-        refuses_skewed: bool = False,
         is_local: bool = False,
     ) -> None:
         self.name = name
         self._is_local = is_local
-        self._refuses_skewed = refuses_skewed
         self._round = one_round
         self._parquet = parquet
         self._checkpoints: dict[bytes, Commit] = {}
@@ -263,7 +259,6 @@ class Process:
             start,
             replies,
             self._parquet,
-            refuses_skewed=self._refuses_skewed,
             is_local=self._is_local,
         )
         try:

@@ -1,16 +1,15 @@
 """Version slots, clean-up and checkpoints (R62, R63, R70), on the real log and checkpoint code.
 
 W writes one commit once, whatever happens, and says when it knows that it landed, or did not; V is
-a second writer like it, S one that has read the log a moment ago, T one that did so long ago. L
-makes a commit whose place it proves later, and then one as W does; M reads the log in between. R
-tails the log and returns what it has read. O is all other processes: it commits at the true head. C
-checkpoints and K cleans up, both with the code of storage.delta, K deleting file by file. Each may
-be paused for any time at any point. What was read is trusted for one tick; clean-up keeps log files
-for two.
+a second writer like it. R tails the log and returns what it has read. O is all other processes: it
+commits at the true head. C checkpoints and K cleans up, both with the code of storage.delta, K
+deleting file by file. Each may be paused for any time at any point. What was read is trusted for
+one tick; clean-up keeps log files for two.
 
-In a dated world the store refuses requests whose date is more than `skew` ticks from its own time,
-and clean-up keeps log files for two ticks and twice that. The guest's wall clock stands still, too,
-until it is set: to the store's time, or `skew` ticks beside it (D129).
+A machine that was suspended may show that by its wall clock only: `still`. A guest that its
+hypervisor paused shows it by no clock: `guests`. It is paused between two rounds, which begin with
+a look at the log that it read long ago, as nothing else shows it; paused in the midst of a round,
+or just after a look (`recent`), it may take a freed slot.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
-from tests.model.broken_logs import prove_by_a_late_look, prove_by_absence, trust_denials
 from tests.model.replay import (
     CREATED,
     LOST,
@@ -35,22 +33,16 @@ from tests.model.replay import (
 )
 from txnlog.storage.delta.actions import Commit, Txn
 from txnlog.storage.delta.checkpoints import create_checkpoint
-from txnlog.storage.delta.delta_log import Committed, Conflict, DeltaLog, LogSettings
+from txnlog.storage.delta.delta_log import Committed, Conflict, DeltaLog, LogSettings, _Time
 from txnlog.storage.delta.log_cleanup import clean_up
 
 TICK_MS = 1_000
 RETENTION_TICKS = 2
 NEVER_DISTRUST = "what is found at a slot is trusted however late"
-BLIND_PUT = "what landed at a slot is trusted without a check of the slot before"
-BLIND_READ = "what was found at a slot is trusted without a check of the slot before"
+BY_BOOT_CLOCK = "only the boot clock says how late it is"
+BLIND = "no look shows whether the log still has its newest versions"
 BLIND_RETRY = "after a lost reply the commit is made again without a check"
-NEVER_PROVED = "the place of a commit that was to be proved later is forgotten"
-BLIND_DENIAL = "another's commit in the slot is trusted without a check of the slot before"
-LONG_DATED = "the dates of requests are relied on for a tick too long"
-UNDATED = "the store takes requests of any date"
-PROVED_BY_ABSENCE = "a slot that is found empty is proof that it was never freed"
-PROVED_LATE = "a slot is proved by when the one before it was seen, not by when it was empty"
-READ_AT_START = (0, 0, 0, (), 0)
+READ_AT_START = (0, 0, (0, 0), (), 0)
 """What a process remembers that has read the first version."""
 
 File = tuple[str, int, "Content | int", int]
@@ -60,16 +52,13 @@ File = tuple[str, int, "Content | int", int]
 class Place(NamedTuple):
     """Where one process stands: memory, replies of this round, and one that is not taken yet.
 
-    `start` is when the round began, None while its first request is not sent. In a dated world,
-    `wall_ms` is what its wall clock says, and `signed_ms` the date of the write under way.
+    `start` is when the round began, None while its first request is not sent.
     """
 
     memory: Hashable = ()
     start: Reply | None = None
     replies: tuple[Reply, ...] = ()
     waiting: tuple[Hashable, ...] = ()
-    wall_ms: int = 0
-    signed_ms: int = 0
 
 
 class State(NamedTuple):
@@ -98,11 +87,11 @@ class Tailed:
 
 
 class VersionSlots:
-    """The model; `actors` is a string of the letters W, V, S, T, L, M, R, C, K.
+    """The model; `actors` is a string of the letters W, V, R, C, K.
 
     C and K in lower case act in one instant. `commits`: how many O makes; `ticks`: how long the
-    clock runs; `rounds`: how often W tries and R looks. To all but C and K: `frozen`: no time
-    passes, as in a paused guest; `dated`: that, and the store checks dates; `local`: it is a disk.
+    clock runs; `rounds`: how often W tries and R looks. To all but C and K: `still`: the boot clock
+    stands still; `local`: the store is a disk.
     """
 
     def __init__(
@@ -113,9 +102,9 @@ class VersionSlots:
         ticks: int = 3,
         rounds: int = 3,
         lost_replies: bool = False,
-        frozen: bool = False,
-        dated: bool = False,
-        skew: int = 0,
+        still: bool = False,
+        guests: str = "",
+        recent: bool = False,
         local: bool = False,
         broken: frozenset[str] = frozenset(),
     ) -> None:
@@ -123,74 +112,33 @@ class VersionSlots:
         self._settings = LogSettings(
             checkpoint_mode="off",
             trust_ms=trust_ms,
-            dated_ms=TICK_MS * (2 if LONG_DATED in broken else 1),
             log_retention_ms=2 * trust_ms,
             commit_timeout_ms=100 * TICK_MS,
         )
-        retention_ticks = RETENTION_TICKS + 2 * skew
         self._broken = broken
         self._rounds = rounds
         one_round: dict[str, Round] = {
             "W": lambda store, memory: self._write("W", store, memory),
             "V": lambda store, memory: self._write("V", store, memory),
-            "S": lambda store, memory: self._write_warm("S", store, memory),
-            "T": lambda store, memory: self._write_warm("T", store, memory),
-            "L": lambda store, memory: self._write_two("L", store, memory),
-            "M": lambda store, memory: self._write_two("M", store, memory),
-            "R": self._read,
+            "R": lambda store, memory: self._read("R", store, memory),
             "C": lambda store, _: _checkpoint(store, trust_ms),
-            "K": lambda store, _: _clean(store, retention_ticks),
+            "K": lambda store, _: _clean(store),
         }
         self._parquet: dict[Content, bytes] = {}
         self.actors = actors
         disks = set(actors) - set("CKck") if local else set()
         self.processes = [
-            Process(
-                a, one_round[a.upper()], self._parquet, refuses_skewed=dated, is_local=a in disks
-            )
-            for a in actors
+            Process(a, one_round[a.upper()], self._parquet, is_local=a in disks) for a in actors
         ]
         self._instants: dict[Hashable, tuple[tuple[str, int, Content | int], ...]] = {}
         self._commits, self._ticks, self._lost = commits, ticks, lost_replies
-        self._frozen, self._dated = frozen or dated, dated
-        self._skew_ms_max = skew * TICK_MS
+        self._still, self._guests, self._recent = still, guests, recent
 
     # -- one round of each -------------------------------------------------------------------------
 
     def _write(self, name: str, store: ReplayStore, memory: Hashable) -> Hashable:
-        log, view = self._opened(store, memory)
+        log, view = self._opened(name, store, memory)
         log.refresh()
-        return self._write_one(name, store, memory, log, view)
-
-    def _write_warm(self, name: str, store: ReplayStore, memory: Hashable) -> Hashable:
-        """As W, by a log that it has open; for S nothing is due for a check when it reads on."""
-        log, view = self._opened(store, memory or READ_AT_START)
-        if name == "S":
-            log._checked_ms = 0
-        log.refresh()
-        return self._write_one(name, store, memory, log, view)
-
-    def _write_two(self, name: str, store: ReplayStore, memory: Hashable) -> Hashable:
-        """What COMPLETE is, and the next commit of its shard, by a log that was read long ago."""
-        log, view = self._opened(store, memory or READ_AT_START)
-        if memory:
-            log.refresh()
-        else:
-            log._checked_ms = 0
-        if name.lower() not in view.ids and name not in view.ids:
-            first = log.commit([Txn(name.lower(), 0)], operation="WRITE", prove_later=True)
-            if NEVER_PROVED in self._broken:
-                log._unproved = None
-            if not isinstance(first, Committed):
-                return self._kept(log, view, memory)
-            if name == "M":
-                log.refresh()
-                store.show(("read", log.version, tuple(view.ids)))
-        return self._write_one(name, store, memory, log, view)
-
-    def _write_one(
-        self, name: str, store: ReplayStore, memory: Hashable, log: DeltaLog, view: Tailed
-    ) -> Hashable:
         if name in view.ids and BLIND_RETRY not in self._broken:
             store.show("landed")
             return None
@@ -202,40 +150,36 @@ class VersionSlots:
             store.show("denied")
         return self._kept(log, view, memory)
 
-    def _read(self, store: ReplayStore, memory: Hashable) -> Hashable:
-        log, view = self._opened(store, memory)
+    def _read(self, name: str, store: ReplayStore, memory: Hashable) -> Hashable:
+        log, view = self._opened(name, store, memory)
         log.refresh()
         store.show(("read", log.version, tuple(view.ids)))
         return self._kept(log, view, memory)
 
-    def _opened(self, store: ReplayStore, memory: Any) -> tuple[DeltaLog, Tailed]:
-        """The handle as the last round left it."""
+    def _opened(self, name: str, store: ReplayStore, memory: Any) -> tuple[DeltaLog, Tailed]:
+        """The handle as the last round left it; a look is due in a guest only."""
         view = Tailed()
         log = DeltaLog(store, TABLE, view, settings=self._settings)
+        is_guest = name in self._guests
+        memory = memory or (READ_AT_START if is_guest else ())
         if memory and memory[1] is not None:
-            log.version, log._confirmed_ms = memory[1], memory[2]
-            view.ids, log._proved_wall_ms = list(memory[3]), memory[4]
-        if BLIND_PUT in self._broken:
-            log._follows = lambda version, beside=(): True  # type: ignore[method-assign]
-        if BLIND_DENIAL in self._broken:
-            trust_denials(log)
-        if BLIND_READ in self._broken:
-            log._is_at_head = lambda base, wall_ms, *, sure: True  # type: ignore[method-assign]
-        if PROVED_BY_ABSENCE in self._broken:
-            prove_by_absence(log)
-        if PROVED_LATE in self._broken:
-            prove_by_a_late_look(log)
+            _, log.version, confirmed, ids, log._looked_at = memory
+            log._confirmed, view.ids = _Time(*confirmed), list(ids)
+            log._looked_ms = None if is_guest and not self._recent else store.clock.boot_ms()
+        if BLIND in self._broken:
+            log._look = lambda: True  # type: ignore[method-assign]
+        if BY_BOOT_CLOCK in self._broken:
+            log._now = lambda: _Time(store.clock.boot_ms(), 0)  # type: ignore[method-assign]
         return log, view
 
     def _kept(self, log: DeltaLog, view: Tailed, memory: Any) -> Hashable:
         rounds = (memory[0] if memory else 0) + 1
         if rounds >= self._rounds:
             return None
-        if not log._trusted():
+        if log._confirmed is None or not log._is_trusted():
             # Whatever it remembers, it will open the log again.
             return (rounds, None)
-        proved_ms = log._proved_wall_ms if self._dated else None
-        return (rounds, log.version, log._confirmed_ms, tuple(view.ids), proved_ms)
+        return (rounds, log.version, tuple(log._confirmed), tuple(view.ids), log._looked_at)
 
     # -- what may happen ---------------------------------------------------------------------------
 
@@ -244,7 +188,7 @@ class VersionSlots:
         return State((first,), (CREATED,), 0, (Place(),) * len(self.actors))
 
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
-        if state.now < self._ticks:
+        if state.now < self._ticks and self._are_guests_idle(state):
             yield "a tick passes", state._replace(now=state.now + 1)
         made = sum(content.author == "O" for content in state.history)
         if made < self._commits:
@@ -265,22 +209,13 @@ class VersionSlots:
             if place != state.places[number]:
                 yield f"{actor} ends", self._placed(state, number, place)
             return
-        yield from self._set_clock(state, number, actor)
         start = place.start or self._clocks(state, number)
         request = self._pause(number, place._replace(start=start)).request
         assert request is not None
         if request.verb in ("put", "delete") and place != state.places[number]:
             # Between its sending and its effect a write may take any time. A read that takes long
             # is trusted the less, so that its sending may wait for its effect.
-            sent = place._replace(signed_ms=place.wall_ms)
-            yield f"{actor} sends {request.verb}", self._placed(state, number, sent)
-            return
-        dated_ms = place.signed_ms if request.verb == "put" else place.wall_ms
-        if self._is_refused(state, number, dated_ms):
-            if request.verb == "put":
-                refused = place._replace(start=start, waiting=(LOST,))
-                yield f"{actor} put is refused", self._placed(state, number, refused)
-            # A read is sent until it is answered.
+            yield f"{actor} sends {request.verb}", self._placed(state, number, place)
             return
         after, value = self._serve(state, request)
         answered = place._replace(start=start, waiting=(value,))
@@ -304,10 +239,10 @@ class VersionSlots:
             for shown in pause.shown:
                 wrong = _contradiction(self.actors[number], shown, state.history)
                 if wrong is not None:
-                    return Place(wrong, wall_ms=place.wall_ms)
+                    return Place(wrong)
             request = pause.request
             if request is None:
-                place = Place(pause.memory, wall_ms=place.wall_ms)
+                place = Place(pause.memory)
             elif request.verb == "get" and slot(request.path)[0] == "hint":
                 reply = clocks._replace(value=self._serve(state, request)[1])
                 place = begun._replace(replies=(*begun.replies, reply))
@@ -317,28 +252,18 @@ class VersionSlots:
 
     def _clocks(self, state: State, number: int) -> Reply:
         """What the process's clocks say."""
-        at_ms = 0 if self._is_guest(number) else state.now * TICK_MS
-        is_set = self._dated and self._is_guest(number)
-        return Reply(None, at_ms, state.places[number].wall_ms if is_set else at_ms)
+        actor, now_ms = self.actors[number].upper(), state.now * TICK_MS
+        if actor in self._guests:
+            return Reply(None, 0, 0)
+        is_still = self._still and actor not in "CK"
+        return Reply(None, 0 if is_still else now_ms, now_ms)
 
-    def _is_guest(self, number: int) -> bool:
-        return self._frozen and self.actors[number].upper() not in "CK"
-
-    def _set_clock(self, state: State, number: int, actor: str) -> Iterator[tuple[str, State]]:
-        place = state.places[number]
-        # Later it would be read, and written into a request, at the next reply only.
-        is_read_next = place.waiting or place.start is None
-        if not (self._dated and self._is_guest(number) and is_read_next):
-            return
-        for skew_ms in {-self._skew_ms_max, self._skew_ms_max}:
-            wall_ms = state.now * TICK_MS + skew_ms
-            if wall_ms > place.wall_ms:
-                moved = place._replace(wall_ms=wall_ms)
-                yield f"{actor}'s wall clock is set", self._placed(state, number, moved)
-
-    def _is_refused(self, state: State, number: int, dated_ms: int) -> bool:
-        is_checked = self._dated and UNDATED not in self._broken and self._is_guest(number)
-        return is_checked and abs(state.now * TICK_MS - dated_ms) > self._skew_ms_max
+    def _are_guests_idle(self, state: State) -> bool:
+        return all(
+            place.start is None and not place.waiting
+            for actor, place in zip(self.actors, state.places, strict=True)
+            if actor in self._guests
+        )
 
     def _at_once(self, state: State, number: int) -> State:
         """A whole round in one instant; a checkpoint does not depend on anything's age."""
@@ -404,7 +329,7 @@ class VersionSlots:
 
     def unsafe(self, before: State, after: State) -> str | None:
         ids = [name for content in after.history for name in content.ids]
-        for name in "WVSTLM":
+        for name in "WV":
             if ids.count(name) > 1:
                 return f"{name} is in the log twice"
         if any(content.author == "hole" for content in after.history):
@@ -444,8 +369,8 @@ def _checkpoint(store: ReplayStore, trust_ms: int) -> None:
     create_checkpoint(store, TABLE, trust_ms=trust_ms)
 
 
-def _clean(store: ReplayStore, retention_ticks: int) -> None:
-    clean_up(store, TABLE, retention_ms=retention_ticks * TICK_MS)
+def _clean(store: ReplayStore) -> None:
+    clean_up(store, TABLE, retention_ms=RETENTION_TICKS * TICK_MS)
 
 
 def _file_order(file: File) -> tuple[str, int]:

@@ -59,7 +59,6 @@ class Decided(Struct, frozen=True):
     row: TransactionMetadata
     reading: Reading
     phases: Phases
-    prove_later: bool = False
 
     @property
     def completed(self) -> TransactionMetadata:
@@ -70,13 +69,12 @@ class Decided(Struct, frozen=True):
 class Published(Struct, frozen=True):
     """A decided transaction after steps 2 and 3: every reader sees it, and COMPLETE is left.
 
-    `proofs` of the offsets markers are left, too; or, with `leaves_offsets`, these markers are,
-    while the producer's next transaction may supersede them (D130). `reading` as in Decided.
+    With `leaves_offsets` the offsets markers are left, too, while the producer's next transaction
+    may supersede them (D130). `reading` as in Decided.
     """
 
     row: TransactionMetadata
     phases: Phases | None
-    proofs: tuple[Callable[[], bool], ...] = ()
     leaves_offsets: bool = False
     reading: Reading | None = None
 
@@ -107,7 +105,6 @@ def publish_decided(root: Root, decided: Decided, *, leave_offsets: bool = False
             row,
             reading=decided.reading,
             phases=decided.phases,
-            prove_later=decided.prove_later,
             leave_offsets=leave_offsets,
         )
         if published is not None:
@@ -125,21 +122,17 @@ def publish(
     *,
     reading: Reading | None = None,
     phases: Phases | None = None,
-    prove_later: bool = False,
     leave_offsets: bool = False,
 ) -> Published | None:
     """Steps 2 and 3 of a decided transaction, as `finish`; None if another process finished it.
 
-    With `prove_later` the slot check of the offsets marker (D52) is left to `complete`, with
-    `leave_offsets` the offsets marker itself.
+    With `leave_offsets` the offsets marker is left to `complete`.
     """
     measured = phases or Phases()
     result = TransactionResult.of(row.state)
     leaves_offsets = leave_offsets and bool(row.moves)
     with measured.measure("publish"):
-        # The slot checks of the markers (D52) are made beside the offsets marker.
-        later = bool(row.moves) and not leaves_offsets
-        reading = _write_markers(root, row, result, reading, prove_later=later)
+        reading = _write_markers(root, row, result, reading)
     if reading is None:
         return None
     reach("markers.after")
@@ -147,12 +140,11 @@ def publish(
         return Published(row, phases, leaves_offsets=True, reading=reading)
     if row.moves:
         with measured.measure("offsets"):
-            reading = _move_offsets(root, row, reading, prove_later=prove_later)
+            reading = _move_offsets(root, row, reading)
         if reading is None:
             return None
     reach("offsets.after")
-    logs = by_shard(root, row.moves, _group_id) if prove_later else ()
-    return Published(row, phases, tuple(log.log.proof() for log, _ in logs))
+    return Published(row, phases)
 
 
 def publish_newest(root: Root, row: TransactionMetadata | None) -> None:
@@ -199,9 +191,6 @@ def complete(root: Root, published: Published) -> TransactionMetadata | None:
     reach("complete.before")
     row, phases = published.row, published.phases
     clock = root.store.clock
-    if not all(root.store.together(published.proofs)):
-        # The offsets marker may not be in the log: it is written again, as what was decided.
-        return finish(root, row)
     shard = root.shard_for(row.transactional_id)
     with (phases or Phases()).measure("complete"):
         completed = shard.transition(
@@ -209,9 +198,6 @@ def complete(root: Root, published: Published) -> TransactionMetadata | None:
             lambda now: prepare_complete(now, transaction=row.transaction, now_ms=clock.now_ms()),
             # A helper has measured only part of the commit.
             parameters=dict if phases is None else phases.parameters,
-            # The transaction is decided and published: if this is not in the log, that is because
-            # another process has completed it.
-            prove_later=True,
         )
     reach("complete.after")
     return completed
@@ -222,8 +208,6 @@ def _write_markers(
     row: TransactionMetadata,
     result: TransactionResult,
     reading: Reading | None,
-    *,
-    prove_later: bool,
 ) -> Reading | None:
     """Step 2 in all topics together; the newest reading of the row, see `_while_decided`."""
     work = f"Markers of {row.transactional_id!r} at epoch {row.txn_epoch}"
@@ -236,9 +220,7 @@ def _write_markers(
         nonlocal is_row_old
         outcomes = root.store.together(
             [
-                partial(
-                    caught, partial(_write_markers_of, log, row, result, ids, reading, prove_later)
-                )
+                partial(caught, partial(_write_markers_of, log, row, result, ids, reading))
                 for log, ids in ((root.topic_log(topic), left[topic]) for topic in sorted(left))
             ]
         )
@@ -291,11 +273,10 @@ def _write_markers_of(
     result: TransactionResult,
     topic_ids: Sequence[str],
     reading: Reading,
-    prove_later: bool,
 ) -> bool:
     """Step 2 in one topic; False as in `_write_marker`."""
     for topic_id in topic_ids:
-        if not _write_marker(log, row, result, topic_id, reading, prove_later):
+        if not _write_marker(log, row, result, topic_id, reading):
             return False
         reach("marker.after")
     return True
@@ -307,7 +288,6 @@ def _write_marker(
     result: TransactionResult,
     topic_id: str,
     reading: Reading,
-    prove_later: bool,
 ) -> bool:
     """False: not written, because the row was read too long ago. Raises as `check_published`."""
     batches = [b for b in row.pending.batches if (b.topic, b.topic_id) == (log.name, topic_id)]
@@ -324,52 +304,22 @@ def _write_marker(
             app=row.pending.app,
         )
 
-    made = log.transact(decide, prove_later=prove_later)
+    made = log.transact(decide)
     if isinstance(made, Settled) and made.missing:
         check_published(log, made.missing, row.transactional_id)
     return made is not None
 
 
-def _move_offsets(
-    root: Root, row: TransactionMetadata, reading: Reading | None, *, prove_later: bool = False
-) -> Reading | None:
+def _move_offsets(root: Root, row: TransactionMetadata, reading: Reading | None) -> Reading | None:
     """Step 3; the newest reading of the row, see `_while_decided`."""
-    return _while_decided(root, row, reading, partial(_end_groups, root, row, prove_later))
+    return _while_decided(root, row, reading, partial(_write_offsets, root, row))
 
 
-def _end_groups(
-    root: Root,
-    row: TransactionMetadata,
-    prove_later: bool,
-    reading: Reading,
-) -> bool:
-    """Step 3, and beside it the proofs of step 2; False as in `_write_marker`.
-
-    A marker that is not proved is looked for, and written, again: of a decided transaction, so the
-    group's new offsets are right before it, too. Only COMPLETE must follow the proofs.
-    """
-    calls = [partial(_write_offsets, root, row, reading, prove_later)]
-    calls += [partial(root.topic_log(topic).log.prove) for topic in _topics_of(row)]
-    is_written, *proofs = root.store.together(calls)
-    if is_written and not all(proofs):
-        _write_markers(root, row, TransactionResult.COMMIT, reading, prove_later=True)
-        return False
-    return is_written
-
-
-def _write_offsets(
-    root: Root,
-    row: TransactionMetadata,
-    reading: Reading,
-    prove_later: bool,
-) -> bool:
+def _write_offsets(root: Root, row: TransactionMetadata, reading: Reading) -> bool:
     """Step 3 in every shard that has groups of the transaction; False as in `_write_marker`."""
     shards = by_shard(root, row.moves, _group_id)
     written = root.store.together(
-        [
-            partial(_write_offsets_shard, log, row, reading, carried, prove_later)
-            for log, carried in shards
-        ]
+        [partial(_write_offsets_shard, log, row, reading, carried) for log, carried in shards]
     )
     return all(written)
 
@@ -379,7 +329,6 @@ def _write_offsets_shard(
     row: TransactionMetadata,
     reading: Reading,
     carried: Sequence[GroupTicket],
-    prove_later: bool,
 ) -> bool:
     clock = offsets.store.clock
     is_late = False
@@ -398,7 +347,7 @@ def _write_offsets_shard(
             now_ms=clock.now_ms(),
         )
 
-    offsets.change(decide, prove_later=prove_later)
+    offsets.change(decide)
     return not is_late
 
 

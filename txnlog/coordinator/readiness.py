@@ -16,7 +16,7 @@ from txnlog.coordinator.staged_files import (
 from txnlog.errors import TxnLogError
 from txnlog.process.failures import caught
 from txnlog.protocol.groups import GroupOffsets
-from txnlog.protocol.metadata import Manifest, StagedBatch, TransactionMetadata
+from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
 from txnlog.storage.tables.row_log import OffsetsLog
 from txnlog.storage.tables.topic_log import TopicLog
 
@@ -67,18 +67,3 @@ def get_held_ready(root: Root, row: TransactionMetadata, offsets: Sequence[Group
     # One that cannot be read now delays no other topic: it gets its marker later.
     root.store.together([partial(caught, log.get_ready) for log in logs])
     get_ready(root, row, Staging.done(()), offsets)
-
-
-def logs_to_write(
-    root: Root, row: TransactionMetadata, manifest: Manifest | None
-) -> list[Callable[[], object]]:
-    """Calls that tail the logs of the next steps, to which other processes write, too.
-
-    Where one fails, its step reads the log again.
-    """
-    pending = manifest or row.pending
-    topics = {batch.topic for batch in pending.batches} | {tp.topic for tp in row.partitions}
-    logs: list[TopicLog | OffsetsLog] = [root.topic_log(topic) for topic in sorted(topics)]
-    groups = {one.group_id for one in (*pending.tickets, *row.pending.tickets)}
-    logs += [log for log, _ in by_shard(root, sorted(groups), str)]
-    return [partial(caught, log.get_ready) for log in logs if not log.log.is_head_ours]

@@ -36,7 +36,7 @@ from txnlog.coordinator.groups import GroupCoordinator, nothing
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.producer_ids import markers_for, markers_of, unknown_producer_id
-from txnlog.coordinator.readiness import get_held_ready, get_ready, logs_to_write
+from txnlog.coordinator.readiness import get_held_ready, get_ready
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.staged_files import Staging, TopicsRead, check_ages
 from txnlog.coordinator.state_rows import describe
@@ -262,18 +262,14 @@ class TransactionCoordinator:
         phases: Phases | None = None,
         read: TopicsRead | None = None,
         former: Published | None = None,
-        prove_later: bool = False,
     ) -> Decided | Ended:
         """Step 1: afterwards the transaction is committed, and not yet visible.
 
-        `publish` comes next, with what this returns: Ended if another process finished it. With
-        `prove_later` the offsets marker is proved with COMPLETE, too. `former` is what the owner
-        has published before, without that: its COMPLETE and this decision are one write. Offsets
-        that it has left are moved first, unless those of this one supersede them (D130).
+        `publish` comes next, with what this returns: Ended if another process finished it. `former`
+        is what the owner has published before: its COMPLETE and this decision are one write.
+        Offsets that it has left are moved first, unless those of this one supersede them (D130).
         """
-        assert former is None or not former.proofs
         measured = phases or Phases()
-        prove_later = prove_later and not self._store.is_local
         staging = batches if isinstance(batches, Staging) else Staging.done(batches)
         staged: Sequence[StagedBatch] = ()
         fresh: Sequence[StagedBatch] = ()
@@ -307,7 +303,7 @@ class TransactionCoordinator:
             if former is not None and not supersedes(tickets, former.row.moves):
                 move_left()
             manifest = Manifest(batches=tuple(staged), tickets=tickets)
-            return self._decide(row, commit, measured, manifest, batch, fresh, prove_later, former)
+            return self._decide(row, commit, measured, manifest, batch, fresh, former)
 
         return self._under(tickets, row, offsets, decide, before_registering=move_left)
 
@@ -356,7 +352,6 @@ class TransactionCoordinator:
         manifest: Manifest | None = None,
         batch: tuple[str, LastBatch] | None = None,
         fresh: Sequence[StagedBatch] = (),
-        prove_later: bool = False,
         former: Published | None = None,
     ) -> Decided | Ended:
         """Step 1."""
@@ -381,10 +376,10 @@ class TransactionCoordinator:
 
         reading = Reading.begin(self._store.clock)
         with phases.measure("prepare"):
-            ended = self._transition(row, decide, beside=logs_to_write(self._root, row, manifest))
+            ended = self._transition(row, decide)
         if not ended.state.is_prepared:
             return Ended(ended)
-        return Decided(ended, reading, phases, prove_later)
+        return Decided(ended, reading, phases)
 
     def commit_one_off(
         self, batches: Sequence[StagedBatch], owner: Owner, *, phases: Phases | None = None
@@ -438,11 +433,9 @@ class TransactionCoordinator:
         self,
         row: TransactionMetadata,
         decide: Callable[[TransactionMetadata | None], Transition | Done],
-        *,
-        beside: Sequence[Callable[[], object]] = (),
     ) -> TransactionMetadata:
         shard = self._root.shard_for(row.transactional_id)
-        moved = shard.transition(row.transactional_id, decide, beside=beside)
+        moved = shard.transition(row.transactional_id, decide)
         if moved is None:
             raise InvalidTxnStateError(
                 f"The state row of {row.transactional_id!r} is gone. Call init_transactions again.",

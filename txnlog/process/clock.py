@@ -21,7 +21,7 @@ class Clock(Protocol):
     def now_ms(self) -> int:
         """Wall clock, milliseconds since the epoch. For display and rows, not for decisions.
 
-        But for one: whether the dates of requests prove a slot (D129).
+        But for one: whether so much time has passed that a log must be opened again (D3).
         """
 
     def boot_ms(self) -> int:

@@ -60,20 +60,6 @@ class StorageOptions:
         given = self.of("local").get("fsync")
         return None if given is None else given == "true"
 
-    def refuses_skewed_requests(self, environ: Mapping[str, str]) -> bool:
-        """Whether the server checks the dates of signed requests, as Amazon's own servers do.
-
-        It is not documented for directory buckets. The library takes AWS_* in upper or lower case.
-        """
-        given = self.of("server").get("refuses_skewed_requests")
-        if given is not None or self.cloud != "s3":
-            return given == "true"
-        store, others = self.of("store"), ("AWS_ENDPOINT", "AWS_SKIP_SIGNATURE", "AWS_S3_EXPRESS")
-        flags = ("aws_skip_signature", "aws_s3_express")
-        if "aws_endpoint" in store or any(store.get(name) == "true" for name in flags):
-            return False
-        return not any(name.upper().startswith(others) for name in environ)
-
     @property
     def provider(self) -> str:
         """Who supplies credentials: default, boto3, azure or google."""

@@ -30,7 +30,7 @@ from txnlog.settings.storage_values import (
 )
 
 Cloud = Literal["s3", "azure", "gcs"]
-Part = Literal["store", "client", "retry", "credentials", "server", "local"]
+Part = Literal["store", "client", "retry", "credentials", "local"]
 
 DAY_MS: Final = 86_400_000
 
@@ -109,15 +109,6 @@ S3_OPTIONS: Final = (
     ),
     _store("aws_disable_tagging", flag, "Send no tags."),
     _store("aws_disable_bulk_delete", flag, "Delete objects one by one."),
-    StorageOption(
-        name="refuses_skewed_requests",
-        parse=flag,
-        part="server",
-        doc="The server refuses a signed request that is dated more than 15 minutes from its own "
-        "time (`RequestTimeTooSkewed`): then a commit needs two requests less. Default: `true` for "
-        "Amazon's own servers, `false` for another `aws_endpoint`, for directory buckets and "
-        "without signatures.",
-    ),
 )
 
 AZURE_OPTIONS: Final = (

@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from functools import partial
 from typing import TypeVar
 
 from obstore.store import MemoryStore
@@ -100,7 +99,6 @@ class FaultsAt:
         return self._faults.get(number, Fault.NONE)
 
 
-_SKEW_MS_MAX = 15 * 60_000
 """As S3's."""
 
 
@@ -199,8 +197,7 @@ class FaultyStore(ObjectStore):
     """An in-memory ObjectStore whose calls follow a plan.
 
     `backing` is shared by all the "processes" of a test; `calls` records (verb, path). Calls made
-    together are made in turn, in their order or, with a `seed`, in a shuffled one. With
-    `refuses_skewed_requests` it compares the process's wall clock with the shared one.
+    together are made in turn, in their order or, with a `seed`, in a shuffled one.
     """
 
     def __init__(
@@ -264,9 +261,7 @@ class FaultyStore(ObjectStore):
         fault = self.plan(verb, path)
         if fault is not Fault.NONE:
             count("faults", fault.value)
-        sent_ms = self.clock.now_ms()
-        self._fail_before(fault, verb, path, partial(self._in_time, sent_ms, call))
-        self._check_date(sent_ms)
+        self._fail_before(fault, verb, path, call)
         reply: T | None = None
         error: Exception | None = None
         try:
@@ -284,17 +279,6 @@ class FaultyStore(ObjectStore):
         if error is not None:
             raise error
         return reply  # type: ignore[return-value]
-
-    def _in_time(self, dated_ms: int, call: Callable[[], object]) -> object:
-        self._check_date(dated_ms)
-        return call()
-
-    def _check_date(self, dated_ms: int) -> None:
-        if not self.refuses_skewed_requests or self._shared is None:
-            return
-        if abs(self._shared.clock.now_ms() - dated_ms) > _SKEW_MS_MAX:
-            # As for a key that the store does not accept.
-            raise StorePermissionError("injected RequestTimeTooSkewed: a request is dated wrongly")
 
     def _fail_before(self, fault: Fault, verb: str, path: str, call: Callable[[], object]) -> None:
         if fault is Fault.CRASH_BEFORE:

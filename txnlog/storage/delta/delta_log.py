@@ -3,10 +3,11 @@
 Delta's log protocol is "create version N+1 if it is absent"; `DeltaLog.commit` does exactly that,
 and nothing else writes these logs. Three facts determine the code. An error, and even "already
 exists", does not show whether our write landed, so both are settled by reading the slot back.
-Clean-up frees old slots, so what is read at a slot counts only for a limited time after the head
-was confirmed; after that, the log is opened again. And the clocks of a paused machine may stop, so
-what was read is checked against the version before it: clean-up deletes the oldest first, so while
-that version exists, no later slot was freed.
+Clean-up frees old slots, so what is found at a slot counts only for a limited time after the head
+was confirmed, by the boot clock and by the wall clock; after that, the log is opened again. And the
+clocks of a guest that was paused may not show it, so now and then a look shows that the versions
+around the head are still there: clean-up deletes the oldest first, so while a version exists, no
+later slot was freed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from typing import Protocol as Interface
 
 import msgspec
@@ -65,10 +66,8 @@ _FAR_BEHIND = 10_000
 """Commits that a local disk gives in about half a second, in which a log is opened again."""
 _OPENS_MAX = 5
 _PUTS_MAX = 64
-_CHECK_SLOTS_MS = 10_000
-"""How long a check of the slots around the head is valid in an object store."""
-_LOCAL_CHECK_SLOTS_MS = 1_000
-"""The same on a local disk, for the slot after the next one: only manual changes leave a hole."""
+_LOOK_MS = 10_000
+"""How long a look at the slots around the head is valid in an object store."""
 
 _stamps = itertools.count(1)
 
@@ -76,6 +75,13 @@ _stamps = itertools.count(1)
 def new_stamp() -> int:
     """A number above all earlier ones in this process: an order that does not depend on clocks."""
     return next(_stamps)
+
+
+class _Time(NamedTuple):
+    """A moment by both clocks."""
+
+    boot_ms: int
+    wall_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +161,11 @@ class DeltaLog:
         self._reads_sealed = reads_sealed
         self._clock = store.clock
         self._checkpointer = Checkpointer(store, path, self.settings)
-        self._confirmed_ms: int | None = None
-        self._checked_ms: int | None = None
-        self._saw_no_hole_ms: int | None = None
-        self._proved_wall_ms: int | None = None
-        """By the wall clock, before the last request that showed that no slot from the head on had
-        been freed; see `_is_dated`."""
-        self._dated_from: int | None = None
-        """The version before the first commit of ours since the last look: dates proved it."""
-        self._loads = 0
-        self._unproved: int | None = None
-        """The version before the first commit of ours whose place is not proved yet (D87)."""
+        self._confirmed: _Time | None = None
+        """Before the request that showed that the view is the log's newest state."""
+        self._looked_ms: int | None = None
+        self._looked_at = -1
+        """The newest version at the last look: what follows it was read or written since."""
         self._last_writer = False
         self._is_ready = False
         self._wins = 0
@@ -180,11 +180,6 @@ class DeltaLog:
         return self.version >= 0
 
     @property
-    def is_head_ours(self) -> bool:
-        """Whether the newest commit in memory is this object's own."""
-        return self._last_writer
-
-    @property
     def likely_current(self) -> bool:
         """Whether a refresh may be unnecessary: the newest commit in memory is ours, or `get_ready`
         was called. Not on a local disk where others write: there a look is cheaper than a conflict.
@@ -192,7 +187,7 @@ class DeltaLog:
         A put-if-absent at the next version proves or disproves it, so a decision that ends in a
         commit may rely on it; a decision with another result may not.
         """
-        is_likely = (self._last_writer or self._is_ready) and self._trusted()
+        is_likely = (self._last_writer or self._is_ready) and self._is_trusted()
         return is_likely and not (self.store.is_local and self._is_wanted())
 
     def give_way(self) -> None:
@@ -223,40 +218,34 @@ class DeltaLog:
     def refresh(self, *, sure: bool = False) -> None:
         """Bring the view up to the head of the log; a missing table has version -1.
 
-        `sure`: also check, in an object store, that the log still exists around the head (without
-        it, that request is made every _CHECK_SLOTS_MS only).
+        `sure`: also look, in an object store, whether the log still exists around the head (without
+        it, it looks every _LOOK_MS only).
         Raises CorruptLogError, LogGapError, UnsupportedProtocolError, ForeignTableError,
         StorageError.
         """
-        is_proved = self._unproved is None
-        base = self._last_seen(self.version)
         self._is_ready = False
-        while self._trusted():
-            sent_ms, wall_ms = self._clock.boot_ms(), self._clock.now_ms()
+        while self._is_trusted():
+            sent = self._now()
             commits, is_end = self._read_next()
-            if not self._trusted():
+            if not self._is_trusted():
                 break
             if commits:
-                if not is_proved and not self.store.exists(commit_path(self.path, base)):
-                    break
-                is_proved, self._unproved = True, None
                 # Their writers may not have synced them yet.
                 self.store.rely_on([commit_path(self.path, each.version) for each in commits])
                 self._last_writer = False
                 self._meet_others()
                 self._take(commits)
             if is_end:
-                if self._is_at_head(base, wall_ms, sure=sure or not is_proved):
-                    self._confirmed_ms = sent_ms
-                    self._unproved = None
+                if not (sure or self._must_look()) or self._look():
+                    self._confirmed = sent
                     return
                 if self.exists:
                     self.store.check_folder(f"{self.path}/_delta_log")
                 break
             if not self.store.is_local or self._is_far_behind():
-                self._catch_up(base)
+                self._catch_up()
                 return
-            # So many commits are worth the check that a listing would be: whether one is missing.
+            # So many commits are worth the look that a listing would be: whether one is missing.
             sure = True
         self._open()
 
@@ -287,8 +276,8 @@ class DeltaLog:
         """Bring the view up to the head for a commit that follows at once, in one round if no other
         process writes here: that commit then needs no refresh, nor requests before its put.
 
-        `check_head`: also where the head is ours, so that most likely nothing follows it. That
-        nothing was freed meanwhile is proved after the put only. Raises as `refresh`.
+        `check_head`: also where the head is ours, so that most likely nothing follows it. Raises as
+        `refresh`.
         """
         if not (self.exists and self.likely_current and self._is_still_head(check_head)):
             self.refresh()
@@ -296,18 +285,12 @@ class DeltaLog:
 
     def _is_still_head(self, check_head: bool) -> bool:
         """Whether no slot is taken after the newest commit in memory; see `get_ready`."""
-        if self.store.is_local:
-            # Where that commit is, the folder is, too: it was not unmounted.
-            return not check_head or (
-                not self._is_there(self.version + 1) and self._is_there(self.version)
-            )
-        is_due = self._must_look_for_hole()
-        slots = [self.version + 1] * check_head + [self.version + 2] * is_due
-        if any(self.store.together([partial(self._is_there, slot) for slot in slots])):
-            return False
-        if is_due:
-            self._saw_no_hole_ms = self._clock.boot_ms()
-        return True
+        calls: list[Callable[[], bool]] = []
+        if check_head:
+            calls.append(lambda: not self._is_there(self.version + 1))
+        if self._must_look():
+            calls.append(self._look)
+        return all(self.store.together(calls))
 
     def _get_if_there(self, path: str) -> bytes | None:
         """None: it does not exist. On a local disk the question costs a third of the error."""
@@ -320,54 +303,53 @@ class DeltaLog:
 
     def invalidate(self) -> None:
         """Distrust the state in memory: the next refresh opens the log again."""
-        self._confirmed_ms = None
+        self._confirmed = None
 
-    def _trusted(self) -> bool:
-        confirmed_ms = self._confirmed_ms
-        if confirmed_ms is None:
-            return False
-        return self._clock.boot_ms() - confirmed_ms <= self.settings.trust_ms
+    def _now(self) -> _Time:
+        return _Time(self._clock.boot_ms(), self._clock.now_ms())
 
-    def _is_at_head(self, base: int, wall_ms: int, *, sure: bool) -> bool:
-        """Whether the commits read after version `base` belong to the log, and no more follow.
+    def _is_trusted(self) -> bool:
+        """Whether the view was confirmed a short time ago, by both clocks (D3).
 
-        `wall_ms`: the wall clock before the request that found the next slot empty. That `base` is
-        still there shows that the slot was never freed until then; it may be freed right after.
-        False if `base` is gone: the slots after it may have been freed, and may hold stray files.
-        False if the slot after the next one is taken and the next one is not: a commit is missing.
+        Each may stand still, or be behind, where the machine was suspended; a wall clock that is
+        set forward opens the log again, which costs a listing.
         """
-        is_due = sure or self._must_check_slots()
-        if base < 0 or not (is_due or self.store.is_local):
-            return True
-        slots = [base, self.version + 2] if is_due else [base]
-        found = self.store.together(
-            [partial(self.store.exists, commit_path(self.path, slot)) for slot in slots]
-        )
-        if not found[0]:
+        if self._confirmed is None:
             return False
-        self._note_proof(wall_ms)
-        if not is_due:
+        now, confirmed = self._now(), self._confirmed
+        passed_ms = max(now.boot_ms - confirmed.boot_ms, now.wall_ms - confirmed.wall_ms)
+        return passed_ms <= self.settings.trust_ms
+
+    def _must_look(self) -> bool:
+        """Whether the last look is too old; on a local disk, where one costs microseconds, always.
+
+        By the boot clock. A guest that is paused sooner after a look, and whose clocks do not show
+        it, may begin a branch of its own; the next look finds that.
+        """
+        if self._looked_ms is None or self.store.is_local:
             return True
-        self._checked_ms = self._clock.boot_ms()
-        return not found[1] or self.store.exists(commit_path(self.path, self.version + 1))
+        return self._clock.boot_ms() - self._looked_ms > _LOOK_MS
 
-    def _must_check_slots(self) -> bool:
-        """Whether the last check of the slots around the head is too old."""
-        return self._is_past(self._checked_ms)
+    def _look(self) -> bool:
+        """Whether the log still has its newest versions, and no commit between them is missing.
 
-    def _must_look_for_hole(self) -> bool:
-        """The same before a commit, whose own put will show whether the log still exists."""
-        return self._must_check_slots() and self._is_past(self._saw_no_hole_ms)
+        Looks at the newest version of the last look: if that is gone, clean-up may have freed the
+        slots of all that was read or written since; at the newest one now, which a restored log
+        may lack; and at the slot after the next, which is taken before the next one only where a
+        commit is missing.
+        """
+        known = sorted({self._looked_at, self.version} - {-1})
+        slots = [*known, self.version + 2]
+        sent_ms = self._clock.boot_ms()
+        *are_there, is_beyond = self.store.together([partial(self._is_there, one) for one in slots])
+        if not all(are_there) or (is_beyond and not self._is_there(self.version + 1)):
+            return False
+        self._looked_ms, self._looked_at = sent_ms, self.version
+        return True
 
-    def _is_past(self, checked_ms: int | None) -> bool:
-        if checked_ms is None:
-            return True
-        again_ms = _LOCAL_CHECK_SLOTS_MS if self.store.is_local else _CHECK_SLOTS_MS
-        return self._clock.boot_ms() - checked_ms > again_ms
-
-    def _catch_up(self, base: int) -> None:
-        """Far behind: list once, then get the missing commits. `base` as in `refresh`."""
-        sent_ms, wall_ms = self._clock.boot_ms(), self._clock.now_ms()
+    def _catch_up(self) -> None:
+        """Far behind: list once, then get the missing commits."""
+        sent = self._now()
         files = log_files.list_log(self.store, self.path, since=self.version)
         newest = files.newest_checkpoint
         if newest is not None and newest > self.version + 10 * _READ_AT_ONCE:
@@ -379,20 +361,18 @@ class DeltaLog:
             # Clean-up removed a listed commit: the state in memory is older than its retention.
             self._open()
             return
-        if not self._trusted() or not (base < 0 or self.store.exists(commit_path(self.path, base))):
+        if not (self._is_trusted() and self._look()):
             self._open()
             return
         if commits:
             self.store.rely_on([commit_path(self.path, commit.version) for commit in commits])
-        self._unproved = None
         self._take(commits)
-        self._confirmed_ms = self._checked_ms = sent_ms
-        self._note_proof(wall_ms)
+        self._confirmed = sent
 
     def _open(self) -> None:
         """Start from the newest intact checkpoint; the listing confirms the head."""
         for attempt in range(_OPENS_MAX):
-            sent_ms, wall_ms = self._clock.boot_ms(), self._clock.now_ms()
+            sent = self._now()
             files = log_files.list_log(self.store, self.path)
             try:
                 self._load(files)
@@ -400,9 +380,9 @@ class DeltaLog:
                 # Clean-up removed a listed file before it was read: a newer checkpoint exists.
                 self.store.back_off(attempt + 3)
                 continue
-            if self._clock.boot_ms() - sent_ms <= self.settings.trust_ms:
-                self._confirmed_ms = self._checked_ms = sent_ms
-                self._note_proof(wall_ms)
+            self._confirmed = sent
+            if self._is_trusted():
+                self._looked_ms, self._looked_at = sent.boot_ms, self.version
                 return
         raise LogGapError(
             f"{self.store.url}/{self.path}/_delta_log: files that were listed could not be read "
@@ -413,7 +393,7 @@ class DeltaLog:
 
     def _load(self, files: LogFiles) -> None:
         """Replace the view; it is unchanged if a file cannot be read."""
-        self._confirmed_ms = None
+        self._confirmed = None
         if self.exists and not files.commits and files.newest_checkpoint is None:
             self.store.check_folder(f"{self.path}/_delta_log")
             raise LogGapError(
@@ -435,8 +415,6 @@ class DeltaLog:
         if relied_on:
             self.store.rely_on(relied_on)
         self._view.reset()
-        self._loads += 1
-        self._unproved = None
         self.version = -1
         self.metadata = None
         self.digest = ""
@@ -461,10 +439,8 @@ class DeltaLog:
 
     def _check_not_shorter(self, commits: Sequence[Commit]) -> None:
         """Raise unless a log that is opened again still has the commit that was its newest."""
-        # A commit of ours that is not proved may never have been in the log.
-        version = self.version if self._unproved is None else self._unproved
-        path = commit_path(self.path, version)
-        if version >= 0 and (not commits or commits[-1].version < version):
+        path = commit_path(self.path, self.version)
+        if self.exists and (not commits or commits[-1].version < self.version):
             raise LogGapError(
                 f"{self.store.url}/{path}: this commit was read before and is gone, and the log "
                 f"ends before it. {RESTORE_ALL} If the table was created again on "
@@ -472,8 +448,8 @@ class DeltaLog:
                 file=path,
             )
         for commit in commits:
-            is_known = commit.version == self.version and self._unproved is None
-            if is_known and self.digest and commit.digest != self.digest:
+            is_known = commit.version == self.version and self.digest
+            if is_known and commit.digest != self.digest:
                 raise CorruptLogError(
                     f"{self.store.url}/{path}: this commit differs from the one this process read "
                     "there before: an older copy was restored, or it was lost and written again. "
@@ -543,7 +519,7 @@ class DeltaLog:
 
     def _apply(self, commit: Commit, parsed: Any) -> None:
         # Applied in part, as after an interrupt, it must not be built on: then the log is opened.
-        confirmed_ms, self._confirmed_ms = self._confirmed_ms, None
+        confirmed, self._confirmed = self._confirmed, None
         for action in commit.actions:
             if isinstance(action, Metadata):
                 self.metadata = action
@@ -559,7 +535,7 @@ class DeltaLog:
         self._view.apply(parsed)
         self.version = commit.version
         self.digest = commit.digest
-        self._confirmed_ms = confirmed_ms
+        self._confirmed = confirmed
 
     def _check_ours(self, metadata: Metadata) -> None:
         if self._mark is not None and self._mark not in metadata.configuration:
@@ -577,20 +553,15 @@ class DeltaLog:
         *,
         operation: str,
         parameters: dict[str, str] | None = None,
-        beside: Sequence[Callable[[], object]] = (),
-        prove_later: bool = False,
     ) -> Outcome:
         """Create version `self.version + 1`, if it is absent, based on the last refresh.
 
-        `beside` are calls that may be made when the commit has landed, together with the check of
-        the previous version (D52). They must not raise, nor use this log. With `prove_later` that
-        check is deferred to the next use of this log: for a commit on which nothing else depends.
         Conflict: refresh, decide again. Unknown: refresh, check whether the effect is there, and
         only then decide again. On Committed the view already has the commit. Raises
         NothingWrittenError if nothing can have been written (no permission, no space, ...),
         InvalidCommitError for a commit that could not be read back.
         """
-        if self._confirmed_ms is None:
+        if self._confirmed is None:
             raise RuntimeError(f"{self!r}: commit before refresh")
         version = self.version + 1
         path = commit_path(self.path, version)
@@ -606,64 +577,32 @@ class DeltaLog:
         self._last_writer = self._is_ready = False
         if commit.version == 0:
             self.store.make_folder(f"{self.path}/_delta_log")
-        sent_ms = self._clock.boot_ms()
+        sent = self._now()
         if self._is_late(version):
             return Conflict(version)
         landed = self._put_until_settled(path, data, info.write_id)
-        self._wins += 1 if landed else 0
-        if landed and prove_later and self._may_prove_later(version) and self._trusted():
-            self._unproved = version - 1 if self._unproved is None else self._unproved
-            self._apply(commit, parsed)
-            self._confirmed_ms, self._last_writer = sent_ms, True
-            return Committed(version)
-        if landed is None or not self._trusted() or not self._follows(version, beside):
+        if landed is None or not self._is_trusted():
+            # Late: the slot, or what is found in it, may have been freed before.
             self.invalidate()
             return Unknown(info.write_id)
-        self._unproved = None
         if not landed:
             self._meet_others()
             return Conflict(version)
+        self._wins += 1
         self._apply(commit, parsed)
-        self._confirmed_ms = self._checked_ms = sent_ms
-        self._last_writer = True
-        self._note_proof(info.timestamp, is_dated=self._dated_from is not None)
-        self._checkpointer.after_commit(commit, sent_ms)
+        self._confirmed, self._last_writer = sent, True
+        self._checkpointer.after_commit(commit, sent.boot_ms)
         return Committed(version)
 
     def _is_late(self, version: int) -> bool:
         """Whether there is no use in writing this version, as far as one look tells."""
-        if self._must_look_for_hole() and self._is_there(version + 1):
-            # A refresh shows whether others were faster, or the commit of this version is missing.
-            self._checked_ms = None
+        if self._must_look() and not self._look():
+            self._looked_ms = None
             return True
         if self.store.is_local and self._is_wanted() and self._is_there(version):
             self._meet_others()
             return True
         return False
-
-    def _may_prove_later(self, version: int) -> bool:
-        """Not where a checkpoint may follow, for the first commit of a table, or what is proved."""
-        is_checkpoint = version % self.settings.checkpoint_interval == 0
-        return not (is_checkpoint or self._is_dated())
-
-    def prove(self) -> bool:
-        """Make the check that `prove_later` deferred; False: our commit may not be in the log.
-
-        Then `refresh` opens the log again.
-        """
-        if self._unproved is None:
-            return True
-        is_proved = self._follows(self.version)
-        if is_proved:
-            self._unproved = None
-        else:
-            self.invalidate()
-        return is_proved
-
-    def proof(self) -> Callable[[], bool]:
-        """`prove`, for a call later on: False also where the log was opened again till then."""
-        loads = self._loads
-        return lambda: self._loads == loads and self.prove()
 
     def _is_there(self, version: int) -> bool:
         return self.store.exists(commit_path(self.path, version))
@@ -689,63 +628,6 @@ class DeltaLog:
                 "that txnlog failed to refuse; please report it.",
                 table=self.path,
             ) from error
-
-    def _follows(self, version: int, beside: Sequence[Callable[[], object]] = ()) -> bool:
-        """Whether the slot of this version, and what was read from it, still belongs to the log.
-
-        `beside` as in `commit`.
-
-        This process may have been paused, with all its clocks, since the refresh: then our commit
-        may be in a freed slot, or a stray file in the slot that ours was read from.
-        """
-        base = self._last_seen(version - 1)
-        try:
-            if version > 0:
-                if self._is_dated():
-                    self.store.together(beside)
-                    self._dated_from = base
-                    return True
-                calls: list[Callable[[], object]] = [partial(self._is_there, base), *beside]
-                is_there = self.store.together(calls)[0] if beside else self._is_there(base)
-                self._dated_from = None
-                return is_there is True
-            files = log_files.list_whole_log(self.store, self.path)
-        except (StorageError, OutOfMemoryError):
-            return False
-        return not files.checkpoints and files.commits == list(range(len(files.commits)))
-
-    def _last_seen(self, version: int) -> int:
-        """The newest version up to this one that was read or looked at: later ones are ours.
-
-        A look at one of ours would not show that the log before it is gone.
-        """
-        found = self._unproved if self._dated_from is None else self._dated_from
-        return version if found is None else found
-
-    def _note_proof(self, wall_ms: int, *, is_dated: bool = False) -> None:
-        """No slot from the head on had been freed by a request after `wall_ms`; see `_is_dated`.
-
-        Nothing is noted where the wall clock was set back meanwhile: the request may be older. Nor
-        for what dates prove: a writer that is alone would never look again.
-        """
-        if not is_dated:
-            self._proved_wall_ms = wall_ms if wall_ms <= self._clock.now_ms() else None
-            self._dated_from = None
-
-    def _is_dated(self) -> bool:
-        """Whether the dates of our requests show what a look at the slot before would (D129).
-
-        The store refuses a request that is dated more than 15 minutes from its own time. So by its
-        time, no more than `dated_ms` and half an hour are between the last proof and a request that
-        it has just accepted, however long this process was paused: too little to free a slot. Not
-        for a commit that is left to be proved: no request needs to have been accepted since.
-        """
-        proved_ms = self._proved_wall_ms
-        if proved_ms is None or self._unproved is not None:
-            return False
-        if not self.store.refuses_skewed_requests:
-            return False
-        return 0 <= self._clock.now_ms() - proved_ms <= self.settings.dated_ms
 
     def _put_until_settled(self, path: str, data: bytes, write_id: str) -> bool | None:
         """Put the same bytes until it is known whose commit is in the slot; None: still unknown."""
@@ -781,7 +663,7 @@ class DeltaLog:
             except (ObjectNotFoundError, StorageError, OutOfMemoryError):
                 # An empty slot proves nothing: a put under way may still land in it.
                 pass
-            if self._clock.boot_ms() > give_up_ms or not self._trusted():
+            if self._clock.boot_ms() > give_up_ms or not self._is_trusted():
                 return None
             self.store.back_off(attempt + 3)
         return None

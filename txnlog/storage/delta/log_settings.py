@@ -11,8 +11,7 @@ LOG_RETENTION_MS_MIN = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """Settings of a log. `trust_ms` is half the minimum log retention; `dated_ms` and the half hour
-    that dates of requests may be wrong (D129) are less than it.
+    """Settings of a log. `trust_ms` is half the minimum log retention.
 
     checkpoint_mode: "background" (a thread), "inline" (before commit returns) or "off".
     """
@@ -21,7 +20,6 @@ class LogSettings:
     checkpoint_mode: str = "background"
     log_retention_ms: int = 86_400_000
     trust_ms: int = LOG_RETENTION_MS_MIN // 2
-    dated_ms: int = LOG_RETENTION_MS_MIN // 6
     commit_timeout_ms: int = 30_000
 
     def __post_init__(self) -> None:

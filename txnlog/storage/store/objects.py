@@ -98,9 +98,6 @@ class ObjectStore:
     in a child of `os.fork()`.
     """
 
-    refuses_skewed_requests = False
-    """Whether a request that is dated more than 15 minutes from the server's time has no effect."""
-
     def __init__(
         self,
         store: Any,
@@ -173,10 +170,7 @@ class ObjectStore:
                 f"az://container/... or abfss://container@account.dfs.core.windows.net/...{hint}",
                 url=shown,
             )
-        opened, refuses_skewed = open_place(place.url, settings)
-        store = cls(opened, place.url, clock=clock)
-        store.refuses_skewed_requests = refuses_skewed
-        return store
+        return cls(open_place(place.url, settings), place.url, clock=clock)
 
     @classmethod
     def _local(

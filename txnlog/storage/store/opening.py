@@ -36,9 +36,8 @@ _REFUSALS: Final = (
 )
 
 
-def open_place(url: str, options: StorageOptions) -> tuple[Any, bool]:
-    """The library's store at `url`, a place in an object store; whether it refuses requests that
-    are dated wrongly. Makes no request.
+def open_place(url: str, options: StorageOptions) -> Any:
+    """The library's store at `url`, a place in an object store. Makes no request.
 
     Raises ConfigError that names the options, never a value.
     """
@@ -56,7 +55,7 @@ def open_place(url: str, options: StorageOptions) -> tuple[Any, bool]:
     _check_files(config, place.cloud)
     try:
         with panics_as_errors():
-            store = _STORES[place.cloud].from_url(
+            return _STORES[place.cloud].from_url(
                 place.store_url,
                 config=config,
                 client_options=_client(merged.of("client")),
@@ -70,7 +69,6 @@ def open_place(url: str, options: StorageOptions) -> tuple[Any, bool]:
             f"Check them, and the variables {PREFIXES[place.cloud][-1].upper()}* of this process.",
             url=url,
         ) from None
-    return store, merged.refuses_skewed_requests(os.environ)
 
 
 def complete_options(url: str, given: Mapping[str, str]) -> StorageOptions:

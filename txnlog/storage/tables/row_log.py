@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -264,41 +264,28 @@ class RowLog(Generic[Row]):
         transact(self.log, decide, commit)
 
     def transact(
-        self,
-        decide: Callable[[RowView[Row], int], RowCommit[Row] | R],
-        *,
-        beside: Sequence[Callable[[], object]] = (),
-        prove_later: bool = False,
+        self, decide: Callable[[RowView[Row], int], RowCommit[Row] | R]
     ) -> RowCommit[Row] | R:
         """Commit the RowCommit that `decide` returns; return anything else it returns.
 
-        `beside` and `prove_later` are those of DeltaLog.commit; see txnlog.storage.delta.transact.
-        `decide(view, version)`: `version` is the one its commit would have. Raises what it raises,
-        an authorization error, CommitStateUnknownError.
+        See txnlog.storage.delta.transact. `decide(view, version)`: `version` is the one its commit
+        would have. Raises what it raises, an authorization error, CommitStateUnknownError.
         """
 
         def commit(decision: RowCommit[Row] | R) -> Outcome | None:
             if not isinstance(decision, RowCommit):
                 return None
-            return self._commit(decision, beside=beside, prove_later=prove_later)
+            return self._commit(decision)
 
         return transact(self.log, lambda: decide(self.view, self.log.version + 1), commit)
 
-    def _commit(
-        self,
-        commit: RowCommit[Row],
-        *,
-        beside: Sequence[Callable[[], object]],
-        prove_later: bool,
-    ) -> Outcome:
+    def _commit(self, commit: RowCommit[Row]) -> Outcome:
         self.view.is_writing = True
         try:
             return self.log.commit(
                 self._encode(commit),
                 operation=commit.operation,
                 parameters=dict(commit.parameters),
-                beside=beside,
-                prove_later=prove_later,
             )
         except StorePermissionError as error:
             raise self._denied("write", error) from error
@@ -372,14 +359,12 @@ class TransactionLog(RowLog[TransactionMetadata]):
         decide: Callable[[TransactionMetadata | None], Transition | Done],
         *,
         parameters: Callable[[], Mapping[str, str]] = dict,
-        beside: Sequence[Callable[[], object]] = (),
-        prove_later: bool = False,
     ) -> TransactionMetadata | None:
         """Decide on the newest row and persist the decision; returns the new row (None: removed).
 
         `parameters` is called when the commit is made; its result is added to its parameters.
-        `beside` and `prove_later` are those of DeltaLog.commit. `decide` raises LogGapError where
-        other tables show that the row is an old one: it may be, as this process was paused.
+        `decide` raises LogGapError where other tables show that the row is an old one: it may be,
+        as this process was paused.
         """
 
         def decide_row(
@@ -397,12 +382,11 @@ class TransactionLog(RowLog[TransactionMetadata]):
                 parameters={**_parameters_of(row), **parameters()},
             )
 
-        write = partial(self.transact, decide_row, beside=beside, prove_later=prove_later)
         try:
-            decision = write()
+            decision = self.transact(decide_row)
         except LogGapError:
             self.refresh(sure=True)
-            decision = write()
+            decision = self.transact(decide_row)
         if isinstance(decision, Done):
             return decision.metadata
         return self.view.rows.get(transactional_id)
@@ -435,10 +419,7 @@ class OffsetsLog(RowLog[Group]):
         self.number = shard
 
     def change(
-        self,
-        decide: Callable[[RowView[Group], int], OffsetsCommit | R],
-        *,
-        prove_later: bool = False,
+        self, decide: Callable[[RowView[Group], int], OffsetsCommit | R]
     ) -> OffsetsCommit | R:
         """`transact` for decisions of txnlog.protocol.groups."""
         written: list[OffsetsCommit] = []
@@ -450,5 +431,5 @@ class OffsetsLog(RowLog[Group]):
             written[:] = [decision]
             return RowCommit(operation=decision.operation, puts=decision.groups, txns=decision.txns)
 
-        decision = self.transact(decide_rows, prove_later=prove_later)
+        decision = self.transact(decide_rows)
         return written[0] if isinstance(decision, RowCommit) else decision

@@ -209,20 +209,18 @@ class TopicLog:
             self.log.invalidate()
             raise
 
-    def transact(
-        self, decide: Callable[[TopicState], TopicCommit | R], *, prove_later: bool = False
-    ) -> TopicCommit | R:
+    def transact(self, decide: Callable[[TopicState], TopicCommit | R]) -> TopicCommit | R:
         """Commit the TopicCommit that `decide` returns; return anything else it returns.
 
-        `prove_later` is that of DeltaLog.commit; see txnlog.storage.delta.transact. Raises what
-        `decide` raises, TopicAuthorizationError, CommitStateUnknownError.
+        See txnlog.storage.delta.transact. Raises what `decide` raises, TopicAuthorizationError,
+        CommitStateUnknownError.
         """
 
         def commit(decision: TopicCommit | R) -> Outcome | None:
             if not isinstance(decision, TopicCommit):
                 return None
             actions = encode_topic_commit(decision, now_ms=self.store.now_ms())
-            return self._commit(actions, decision.operation, decision, prove_later=prove_later)
+            return self._commit(actions, decision.operation, decision)
 
         return transact(self.log, lambda: decide(self._require_log()), commit)
 
@@ -388,12 +386,7 @@ class TopicLog:
         )
 
     def _commit(
-        self,
-        actions: list[Action],
-        operation: str,
-        commit: TopicCommit | None = None,
-        *,
-        prove_later: bool = False,
+        self, actions: list[Action], operation: str, commit: TopicCommit | None = None
     ) -> Outcome:
         parameters = {}
         if commit is not None:
@@ -402,9 +395,7 @@ class TopicLog:
                 "producerEpoch": str(commit.producer_epoch),
             }
         try:
-            return self.log.commit(
-                actions, operation=operation, parameters=parameters, prove_later=prove_later
-            )
+            return self.log.commit(actions, operation=operation, parameters=parameters)
         except StorePermissionError as error:
             raise self._denied("write", error) from error
 
