@@ -18,7 +18,6 @@ from spark_sink.messages import StagedTask, this_process
 from spark_sink.query_rows import find_newest, stop_others
 from spark_sink.source_offsets import PlannedBatch, group_offsets, planned_batch
 from txnlog.cluster import Cluster
-from txnlog.coordinator.finishing import Ended
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.staged_files import TopicsRead, read_topics
@@ -60,28 +59,29 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
         phases.add("waiting", waited_ns)
     # On a local disk a round takes no time, and Spark ends at once a worker that does not stay.
     is_later = _WORKER_STAYS in os.environ and not cluster.store.is_local
-    ended: Ended | None = None
+    row: TransactionMetadata | None = None
     try:
-        ended = commit_once(cluster, options, tasks, batch_id, phases)
+        row = commit_once(cluster, options, tasks, batch_id, phases)
     finally:
-        complete = partial(_complete, cluster, ended, phases)
+        phases.stop()
+        complete = partial(_complete, cluster, row, phases)
         if is_later:
-            _log_batch(ended, phases)
+            _log_batch(row, phases)
             cluster.afterwards.do(complete)
         else:
             complete()
-            _log_batch(ended, phases)
+            _log_batch(row, phases)
 
 
-def _complete(cluster: Cluster, ended: Ended | None, phases: Phases) -> None:
+def _complete(cluster: Cluster, row: TransactionMetadata | None, phases: Phases) -> None:
     """COMPLETE, where it is left; then transactions of dead processes, which waited for this one.
 
     An error of the former is logged: who comes next, or a sweeper, completes what is decided.
     """
     retries, what = cluster.store.retries, "Completing a micro-batch that is committed"
     try:
-        if ended is not None and ended.left is not None:
-            cluster.coordinator.complete(ended.left)
+        if row is not None and row.state.is_prepared:
+            cluster.coordinator.complete(row, phases=phases)
             retries.worked(what)
     except TxnLogError as error:
         retries.failed(what, what, error, until="by the next one, or a sweep")
@@ -90,8 +90,8 @@ def _complete(cluster: Cluster, ended: Ended | None, phases: Phases) -> None:
             cluster.sweeper.sweep_if_due()
 
 
-def _log_batch(ended: Ended | None, phases: Phases) -> None:
-    if ended is not None:
+def _log_batch(row: TransactionMetadata | None, phases: Phases) -> None:
+    if row is not None:
         _log("Batch %s of query %s", (phases.facts["batchId"], phases.facts["queryId"]), phases)
 
 
@@ -101,8 +101,8 @@ def commit_once(
     tasks: Sequence[StagedTask],
     batch_id: int,
     phases: Phases,
-) -> Ended | None:
-    """The steps of commit_micro_batch; None if the batch is already committed, or empty."""
+) -> TransactionMetadata | None:
+    """The steps of commit_micro_batch but COMPLETE; None if it is already committed, or empty."""
     run, batches = tasks[0], _ordered(tasks)
     topics = tuple(sorted({batch.topic for batch in batches}))
     transactional_id = options.text("transactional.id") or run.query_id
@@ -143,16 +143,8 @@ def commit_once(
         if _is_committed(newest, options, run, planned):
             return None
     last = LastBatch(batch_id=batch_id, digest=planned.digest, topics=topics, run_id=run.run_id)
-    coordinator = cluster.coordinator
-    return coordinator.publish(
-        coordinator.decide(
-            row,
-            batches,
-            offsets=offsets,
-            batch=(run.query_id, last),
-            phases=phases,
-            read=read,
-        )
+    return cluster.coordinator.commit(
+        row, batches, offsets=offsets, batch=(run.query_id, last), phases=phases, read=read
     )
 
 

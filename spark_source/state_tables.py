@@ -80,7 +80,7 @@ def transaction_state(cluster: Cluster, *, now_ms: int) -> pa.Table:
 
 def consumer_offsets(cluster: Cluster) -> pa.Table:
     """A row for each group, topic and partition with a committed offset, in that order; also those
-    that producers have left in their rows.
+    that are decided and not moved.
 
     End and lag are null if the topic does not exist. Ends are read after the offsets, so lag is
     not negative; for an offset after the end it is 0. Unreadable groups are omitted and logged.

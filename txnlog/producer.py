@@ -153,7 +153,7 @@ class Producer:
         """
         if self._lifecycle.is_forked:
             return 0
-        return self._sender.num_records() + self._num_invisible() + len(self._deliveries)
+        return self._sender.num_records() + len(self._deliveries)
 
     def __bool__(self) -> bool:
         return True
@@ -260,7 +260,7 @@ class Producer:
         self._lifecycle.check_usable()
         timeout = arguments.timeout_s("timeout", timeout) or 0
         if not self._background:
-            self._sender.exclusively(self._deadline("poll()", timeout), self._sender.work)
+            self._sender.exclusively(self._deadline("poll()", timeout), self._sender.pump)
         if timeout > 0:
             self._deliveries.wait(timeout)
         return self._serve()
@@ -270,9 +270,7 @@ class Producer:
 
         Records that callbacks produce are sent, too, and so on. None waits until all are delivered
         or failed, each by delivery.timeout.ms at the latest; with callbacks that produce for ever
-        that never ends. In a deferred transaction there is nothing to send before the commit. With
-        commit.wait=decided it waits until what was committed is visible, too, and raises what
-        prevents that for good.
+        that never ends. In a deferred transaction there is nothing to send before the commit.
         """
         self._lifecycle.check_usable()
         return self._drain("flush()", timeout, self._serve)
@@ -292,7 +290,7 @@ class Producer:
             finally:
                 served = serve()
             is_deferred = isinstance(self._sender.publication, Deferred)
-            left = self._num_invisible() + (0 if is_deferred else self._sender.num_records())
+            left = 0 if is_deferred else self._sender.num_records()
             left += len(self._deliveries) + self._deliveries.is_serving_elsewhere
             if not left or not is_sent or deadline.remaining_ms <= 0:
                 return left
@@ -303,16 +301,11 @@ class Producer:
                 deadline = self._deadline(call, limit_s)
 
     def _send(self, deadline: Deadline) -> bool:
-        """Send all waiting records, and publish what was committed; False: it may be tried again.
-
-        Raises an error that will not pass.
-        """
+        """Send all waiting records; False: it may be tried again. Raises what will not pass."""
         transactions = self._transactions
         try:
             if transactions is None or transactions.is_eager:
                 self._sender.exclusively(deadline, lambda: self._sender.flush(deadline))
-            if transactions is not None:
-                transactions.settle(deadline)
         except TxnLogError as error:
             if not error.retriable:
                 raise
@@ -361,8 +354,7 @@ class Producer:
 
         Records that cannot be sent within `timeout` fail; None is twice delivery.timeout.ms, also
         where callbacks go on producing: then `produce` raises ClientStateError in the callback.
-        All callbacks are called; the first exception of one is raised in the end. What keeps a
-        commit.wait=decided commit invisible is raised; any process publishes it later. A closed
+        All callbacks are called; the first exception of one is raised in the end. A closed
         producer takes no more calls. In a signal handler that interrupts a call of the producer,
         that call closes it.
         """
@@ -372,14 +364,13 @@ class Producer:
         if self._sender.is_working or self._accumulator.is_locked_here:
             self._sender.after_call = partial(self.close, timeout)
             return
-        unsettled: TxnLogError | None = None
         raised: list[Exception] = []
         serve = partial(self._serve, raised)
         try:
             if self._transactions is None:
                 self._drain("close()", timeout, serve, renews=False)
             else:
-                unsettled = self._end_transactions(timeout)
+                self._end_transactions(timeout)
                 serve()
         except TxnLogError:
             # Another thread may have closed it meanwhile.
@@ -391,23 +382,19 @@ class Producer:
             closed = ClientStateError("The producer was closed before the record was sent.")
             try:
                 self._sender.discard(closed, self._deadline("close()", None))
-                if self._transactions is not None:
-                    self._transactions.report_left(self._deadline("close()", None))
             except OperationTimedOutError:
                 logger.warning("A call of this producer is still under way: it was not waited for")
             self._deliveries.close()
             serve()
         if raised:
             raise raised[0]
-        if unsettled is not None and self._num_invisible():
-            raise unsettled
 
-    def _end_transactions(self, timeout: float | None) -> TxnLogError | None:
-        """Abort what is open; what keeps the last commit invisible. Raises what prevents either."""
+    def _end_transactions(self, timeout: float | None) -> None:
+        """Abort what is open. Raises what prevents that."""
         assert self._transactions is not None
         if self._lifecycle.must_abort_on_close:
             self.abort_transaction(timeout)
-        return self._transactions.close(self._deadline("close()", timeout))
+        self._transactions.close(self._deadline("close()", timeout))
 
     def forked(self) -> None:
         """In the child of a fork: refuse every call. Another thread may have held the lock."""
@@ -457,8 +444,6 @@ class Producer:
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Flush and commit. After a time-out only this may be called again (R41).
 
-        With commit.wait=decided it returns before readers see the transaction, as Kafka's does: the
-        producer's thread publishes it, and the next commit, flush() and close() wait for that.
         Raises TransactionAbortableError when a send failed: abort (R40); ProducerFencedError when
         a newer producer took the transactional.id.
         """
@@ -538,9 +523,6 @@ class Producer:
         """Call what waits to be called; how many delivery callbacks were."""
         self._events.serve(self._statistics)
         return self._deliveries.serve(raised)
-
-    def _num_invisible(self) -> int:
-        return 0 if self._transactions is None else self._transactions.num_invisible
 
     def _fail_send(self, error: TxnLogError) -> None:
         """A send failed permanently: no record is accepted, and a commit raises it (R40)."""

@@ -170,7 +170,7 @@ def delete_group(cluster: Cluster, group_id: str, *, by: str) -> None:
             return
     group = cluster.groups.describe(group_id)
     if damaged or group is None or is_gone(group):
-        # Its holders may have been unreadable, too: what they have left must not come back (D130),
+        # Its holders may have been unreadable, too: what they have decided must not come back,
         # also if a call before this one ended here.
         left = [row for _, row in rows(cluster) if group_id in {m.group_id for m in row.moves}]
         for row in left:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeGuard
 
-from txnlog.coordinator.finishing import Published, complete, finish, publish
+from txnlog.coordinator.finishing import complete, finish, publish
 from txnlog.coordinator.root import Root
 from txnlog.protocol.fencing_lines import Line, row_line
 from txnlog.protocol.group_metadata import TicketHolder
@@ -76,7 +76,7 @@ def fence_holders(
     raised = root.store.together([partial(raise_floors, number) for number in by_shard])
     # One after the other: they may have topics in common.
     published = [
-        [publish(root, row, reading=reading) for row in rows if _is_left(row, group_id)]
+        [row for row in rows if _is_left(row, group_id) and publish(root, row, reading=reading)]
         for rows in raised
     ]
     root.store.together([partial(_complete_each, root, left) for left in published])
@@ -89,10 +89,9 @@ def _is_left(row: TransactionMetadata | None, group_id: str) -> TypeGuard[Transa
     return any(one.group_id == group_id for one in row.pending.tickets)
 
 
-def _complete_each(root: Root, left: Sequence[Published | None]) -> None:
-    for published in left:
-        if published is not None:
-            complete(root, published)
+def _complete_each(root: Root, published: Sequence[TransactionMetadata]) -> None:
+    for row in published:
+        complete(root, row)
 
 
 def _raise_floor(

@@ -8,9 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
-
-from msgspec import Struct
 
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.root import Root, by_shard
@@ -25,7 +22,7 @@ from txnlog.protocol.metadata import GroupTicket, TransactionMetadata
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.tickets import prepare_carried_offsets
 from txnlog.protocol.topics import TopicCommit, TopicState
-from txnlog.protocol.transitions import as_completed, prepare_complete
+from txnlog.protocol.transitions import prepare_complete
 from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.row_log import OffsetsLog, RowView
 from txnlog.storage.tables.topic_log import TopicLog
@@ -46,74 +43,9 @@ def finish(
     """
     if not row.state.is_prepared:
         return row
-    published = publish(root, row, reading=reading, phases=phases)
-    return describe(root, row.transactional_id) if published is None else complete(root, published)
-
-
-class Decided(Struct, frozen=True):
-    """A transaction after step 1, by this process: no reader sees it yet, none can undo it.
-
-    `reading` began before the row was written.
-    """
-
-    row: TransactionMetadata
-    reading: Reading
-    phases: Phases
-
-    @property
-    def completed(self) -> TransactionMetadata:
-        """The row as COMPLETE will leave it, but for its time."""
-        return as_completed(self.row)
-
-
-class Published(Struct, frozen=True):
-    """A decided transaction after steps 2 and 3: every reader sees it, and COMPLETE is left.
-
-    With `leaves_offsets` the offsets markers are left, too, while the producer's next transaction
-    may supersede them (D130). `reading` as in Decided.
-    """
-
-    row: TransactionMetadata
-    phases: Phases | None
-    leaves_offsets: bool = False
-    reading: Reading | None = None
-
-    @property
-    def completed(self) -> TransactionMetadata:
-        """The row as COMPLETE will leave it, but for its time."""
-        return as_completed(self.row)
-
-
-class Ended(NamedTuple):
-    """The row after an end; while COMPLETE is `left`, as that will leave it."""
-
-    row: TransactionMetadata
-    left: Published | None = None
-
-
-def publish_decided(root: Root, decided: Decided, *, leave_offsets: bool = False) -> Ended:
-    """Steps 2 and 3, or with `leave_offsets` only step 2; a repeated call writes what is missing.
-
-    An error has the result as `decided` in its context: a repeated call may not learn it, as the
-    row may have another owner by then.
-    """
-    row = decided.row
-    reach("prepare_commit.after")
-    try:
-        published = publish(
-            root,
-            row,
-            reading=decided.reading,
-            phases=decided.phases,
-            leave_offsets=leave_offsets,
-        )
-        if published is not None:
-            return Ended(published.completed, published)
-        finished = describe(root, row.transactional_id)
-    except TxnLogError as error:
-        error.context["decided"] = TransactionResult.of(row.state)
-        raise
-    return Ended(finished if finished is not None else row)
+    if not publish(root, row, reading=reading, phases=phases):
+        return describe(root, row.transactional_id)
+    return complete(root, row, phases=phases)
 
 
 def publish(
@@ -122,74 +54,32 @@ def publish(
     *,
     reading: Reading | None = None,
     phases: Phases | None = None,
-    leave_offsets: bool = False,
-) -> Published | None:
-    """Steps 2 and 3 of a decided transaction, as `finish`; None if another process finished it.
+) -> bool:
+    """Steps 2 and 3 of a decided transaction, as `finish`: every reader sees it, COMPLETE is left.
 
-    With `leave_offsets` the offsets marker is left to `complete`.
+    False if another process has finished it.
     """
     measured = phases or Phases()
     result = TransactionResult.of(row.state)
-    leaves_offsets = leave_offsets and bool(row.moves)
     with measured.measure("publish"):
         reading = _write_markers(root, row, result, reading)
     if reading is None:
-        return None
+        return False
     reach("markers.after")
-    if leaves_offsets:
-        return Published(row, phases, leaves_offsets=True, reading=reading)
     if row.moves:
         with measured.measure("offsets"):
-            reading = _move_offsets(root, row, reading)
+            reading = _while_decided(root, row, reading, partial(_write_offsets, root, row))
         if reading is None:
-            return None
+            return False
     reach("offsets.after")
-    return Published(row, phases)
+    return True
 
 
-def publish_newest(root: Root, row: TransactionMetadata | None) -> None:
-    """Steps 2 and 3 of what the row has decided, or of what has superseded that since (D130)."""
-    reading = None
-    while row is not None and row.state.is_prepared:
-        if publish(root, row, reading=reading) is not None:
-            return
-        # It was finished; or its offsets were not moved, and the next transaction has newer ones.
-        reading = Reading.begin(root.store.clock)
-        row = describe(root, row.transactional_id, sure=True)
-
-
-def move_left_offsets(root: Root, published: Published) -> Published:
-    """Step 3 of a published transaction that has left it, unless another process finished it.
-
-    An error has `left` in its context, and says so: it is not about the transaction that comes
-    next.
-    """
-    if not published.leaves_offsets:
-        return published
-    try:
-        _move_offsets(root, published.row, published.reading)
-    except TxnLogError as error:
-        raise _left_error(published.row, error) from error
-    reach("offsets.after")
-    return Published(published.row, published.phases)
-
-
-def _left_error(row: TransactionMetadata, error: TxnLogError) -> TxnLogError:
-    groups = ", ".join(repr(one.group_id) for one in row.moves)
-    return type(error)(
-        f"The transaction of {row.transactional_id!r} before this one is committed, and its "
-        f"offsets must be in the rows of its groups ({groups}) before the next write of this id. "
-        "They count already, and nothing is lost: remove the cause, then try again. "
-        f"{error.message}",
-        **{**error.context, "left": True},
-    )
-
-
-def complete(root: Root, published: Published) -> TransactionMetadata | None:
-    """Step 4 of a published transaction; returns the row afterwards, whoever wrote it."""
-    published = move_left_offsets(root, published)
+def complete(
+    root: Root, row: TransactionMetadata, *, phases: Phases | None = None
+) -> TransactionMetadata | None:
+    """Step 4 of a transaction that is published; returns the row afterwards, whoever wrote it."""
     reach("complete.before")
-    row, phases = published.row, published.phases
     clock = root.store.clock
     shard = root.shard_for(row.transactional_id)
     with (phases or Phases()).measure("complete"):
@@ -308,11 +198,6 @@ def _write_marker(
     if isinstance(made, Settled) and made.missing:
         check_published(log, made.missing, row.transactional_id)
     return made is not None
-
-
-def _move_offsets(root: Root, row: TransactionMetadata, reading: Reading | None) -> Reading | None:
-    """Step 3; the newest reading of the row, see `_while_decided`."""
-    return _while_decided(root, row, reading, partial(_write_offsets, root, row))
 
 
 def _write_offsets(root: Root, row: TransactionMetadata, reading: Reading) -> bool:

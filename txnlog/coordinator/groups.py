@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from txnlog.coordinator.fencing import fence_holders, log_line
-from txnlog.coordinator.finishing import publish_newest
+from txnlog.coordinator.finishing import publish
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.state_rows import check_run, describe, unmoved
 from txnlog.errors import IllegalGenerationError, NothingWrittenError, OffsetConflictError
@@ -53,10 +53,6 @@ class Begun(NamedTuple):
 
     generation: int
     done: frozenset[int]
-
-
-def nothing() -> None:
-    """For who has left nothing to be done."""
 
 
 class GroupCoordinator:
@@ -191,7 +187,7 @@ class GroupCoordinator:
             carried = [one for one in row.pending.tickets if one.group_id == group_id]
             if row.state.is_prepared and carried:
                 try:
-                    publish_newest(self._root, row)
+                    publish(self._root, row)
                 except NothingWrittenError:
                     if refused is None:
                         raise
@@ -219,8 +215,8 @@ class GroupCoordinator:
     def committed(self, group_id: str) -> Group | None:
         """The newest row of a group, and what `state_rows.unmoved` finds; no write.
 
-        So these offsets count as soon as they are decided. Without those that are not visible yet
-        a group would go back: they may have superseded some that were visible.
+        So these offsets count as soon as they are decided, also where a process died before it
+        moved them.
         """
         group = self.describe(group_id)
         if group is None or not group.tickets.holders:
@@ -288,16 +284,10 @@ class GroupCoordinator:
     # -- transactions ----------------------------------------------------------------------------
 
     def tickets(
-        self,
-        row: TransactionMetadata,
-        requests: Sequence[GroupOffsets],
-        *,
-        before_registering: Callable[[], object] = nothing,
+        self, row: TransactionMetadata, requests: Sequence[GroupOffsets]
     ) -> tuple[GroupTicket, ...]:
         """The offsets with the tickets of the row's owner, which registers where it has none.
 
-        `before_registering` moves what the row's last transaction has left: a registration may
-        remove those before it (D106).
         Raises IllegalGenerationError, UnknownMemberIdError, OffsetConflictError,
         UnstableOffsetCommitError.
         """
@@ -305,24 +295,18 @@ class GroupCoordinator:
             GroupTicket(
                 group_id=request.group_id,
                 producer_id=row.producer_id,
-                ticket=self._ticket(row, request, before_registering),
+                ticket=self._ticket(row, request),
                 generation=request.generation,
                 offsets={topic: dict(ends) for topic, ends in request.end.items()},
             )
             for request in requests
         )
 
-    def _ticket(
-        self,
-        row: TransactionMetadata,
-        request: GroupOffsets,
-        before_registering: Callable[[], object],
-    ) -> int:
+    def _ticket(self, row: TransactionMetadata, request: GroupOffsets) -> int:
         log = self._root.offsets_log(request.group_id)
         group = log.view.rows.get(request.group_id)
         known = self._find(group, row, request)
         if known is None:
-            before_registering()
             return self._register(row, request)
         # Without the group's newest row this proves nothing, but costs nothing either.
         try:

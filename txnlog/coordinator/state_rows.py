@@ -42,7 +42,7 @@ def check_owner(root: Root, row: TransactionMetadata) -> None:
 def as_shown(root: Root, rows: Sequence[TransactionMetadata]) -> list[TransactionMetadata]:
     """Rows as operators see them: a transaction that is decided, and visible in all its topics, is
     as its COMPLETE will leave it, whether that was written or not. All who ask for its offsets get
-    them, moved or not (D130); one without a topic is as it is.
+    them, moved or not; one without a topic is as it is.
     """
     done = {row.transaction for row in _published(root, rows) if row.topic_ids or not row.moves}
     return [as_completed(row) if row.transaction in done else row for row in rows]
@@ -62,7 +62,7 @@ def _published(root: Root, rows: Sequence[TransactionMetadata]) -> list[Transact
 
 
 def unmoved(root: Root, holders: Iterable[TicketHolder]) -> list[TransactionMetadata]:
-    """The rows with offsets of groups that these holders have decided, moved or not (D130).
+    """The rows with offsets of groups that these holders have decided, moved or not.
 
     Rows that are unreadable, or that this process may not read, are left out. The caller has read
     the groups before, and reads them again.

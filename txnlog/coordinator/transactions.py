@@ -7,8 +7,9 @@ ARCHITECTURE.md.
     once    groups.tickets         a run registers in the group's row before its first offsets
     step 1  PREPARE_COMMIT         the decision, with all that is needed to finish
     step 2  marker commits         one per topic: data and marker appear together
-    step 3  offsets marker         the group's row gets the offsets
-    step 4  COMPLETE_COMMIT        a new epoch, manifest cleared
+    step 3  offsets marker         the group's row gets the offsets; the commit returns
+    step 4  COMPLETE_COMMIT        a new epoch, manifest cleared: in one write with the id's next
+                                   decision, or by a sweep, close() or the next init
 """
 
 from __future__ import annotations
@@ -23,16 +24,8 @@ from txnlog.coordinator.appending import (
     checked,
 )
 from txnlog.coordinator.fencing import transition
-from txnlog.coordinator.finishing import (
-    Decided,
-    Ended,
-    Published,
-    complete,
-    finish,
-    move_left_offsets,
-    publish_decided,
-)
-from txnlog.coordinator.groups import GroupCoordinator, nothing
+from txnlog.coordinator.finishing import complete, finish, publish
+from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.producer_ids import markers_for, markers_of, unknown_producer_id
@@ -57,13 +50,13 @@ from txnlog.protocol.metadata import (
     StagedBatch,
     TopicPartitions,
     TransactionMetadata,
-    supersedes,
 )
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.transitions import (
     TIMEOUT_MS_DEFAULT,
     Done,
     Transition,
+    as_completed,
     prepare_add_partitions,
     prepare_end,
     prepare_init,
@@ -225,60 +218,23 @@ class TransactionCoordinator:
         phases: Phases | None = None,
         read: TopicsRead | None = None,
     ) -> TransactionMetadata:
-        """Steps 1 to 4: commit staged batches and group offsets as one transaction.
+        """Steps 1 to 3: commit staged batches and group offsets as one transaction.
 
-        `batch` is the micro-batch of a streaming query, recorded with the decision; `phases`
-        measures the times; `read` are all topics of the batches if they were just read. Returns the
-        row afterwards, which another owner may have taken. Before the decision, raises what fences
-        or refuses the transaction. An error after it has `decided` in its context, and any process
-        may finish the transaction.
+        Returns the row afterwards, which another owner may have taken: PREPARE_COMMIT, with its
+        COMPLETE left. Given as `row`, such a row is completed by the write of the next decision;
+        else call `complete`. `batch` is the micro-batch of a streaming query, recorded with the
+        decision; `phases` measures the times; `read` are all topics of the batches if they were
+        just read. Before the decision, raises what fences or refuses the transaction. An error
+        after it has `decided` in its context: a repeated call writes what is missing, or any other
+        process does.
         """
-        decided = self.decide(row, batches, offsets=offsets, batch=batch, phases=phases, read=read)
-        return self._complete(self._publish(decided), TransactionResult.COMMIT)
-
-    def publish(self, decided: Decided | Ended, *, leave_offsets: bool = False) -> Ended:
-        """Steps 2 and 3 after `decide`, for who goes on with this id: COMPLETE is left.
-
-        `complete` writes it; or it is part of the next `decide`, given as its `former`. Until then
-        the transaction is as after a crash here: decided and visible. With `leave_offsets` step 3
-        is left, too: the next `decide` may supersede it. A repeated call writes what is missing.
-        """
-        ended = self._publish(decided, leave_offsets=leave_offsets)
-        if isinstance(decided, Decided):
-            decided.phases.stop()
-        return ended
-
-    def complete(self, published: Published) -> TransactionMetadata | None:
-        """See txnlog.coordinator.finishing.complete."""
-        return complete(self._root, published)
-
-    def decide(
-        self,
-        row: TransactionMetadata,
-        batches: Sequence[StagedBatch] | Staging = (),
-        *,
-        offsets: Sequence[GroupOffsets] = (),
-        batch: tuple[str, LastBatch] | None = None,
-        phases: Phases | None = None,
-        read: TopicsRead | None = None,
-        former: Published | None = None,
-    ) -> Decided | Ended:
-        """Step 1: afterwards the transaction is committed, and not yet visible.
-
-        `publish` comes next, with what this returns: Ended if another process finished it. `former`
-        is what the owner has published before: its COMPLETE and this decision are one write.
-        Offsets that it has left are moved first, unless those of this one supersede them (D130).
-        """
+        former = row if row.state.is_prepared else None
+        row = row if former is None else as_completed(former)
         measured = phases or Phases()
         staging = batches if isinstance(batches, Staging) else Staging.done(batches)
         staged: Sequence[StagedBatch] = ()
         fresh: Sequence[StagedBatch] = ()
         tickets: tuple[GroupTicket, ...] = ()
-
-        def move_left() -> None:
-            nonlocal former
-            former = None if former is None else move_left_offsets(self._root, former)
-
         try:
             with measured.measure("tail"):
                 if row.pending.prepared_by_client:
@@ -288,7 +244,7 @@ class TransactionCoordinator:
                     staged = fresh = get_ready(self._root, row, staging, offsets, read=read)
             if offsets:
                 with measured.measure("tickets"):
-                    tickets = self._groups.tickets(row, offsets, before_registering=move_left)
+                    tickets = self._groups.tickets(row, offsets)
                 reach("tickets.after")
         except TxnLogError:
             # A repeated call: a decided transaction can no longer be refused (R36).
@@ -297,15 +253,19 @@ class TransactionCoordinator:
             # What was decided was staged: this writes nothing, and names the same files.
             staged = staging.write()
         reach("prepare_commit.before")
-        commit = TransactionResult.COMMIT
 
-        def decide(tickets: tuple[GroupTicket, ...]) -> Decided | Ended:
-            if former is not None and not supersedes(tickets, former.row.moves):
-                move_left()
+        def end(tickets: tuple[GroupTicket, ...]) -> TransactionMetadata:
             manifest = Manifest(batches=tuple(staged), tickets=tickets)
-            return self._decide(row, commit, measured, manifest, batch, fresh, former)
+            commit = TransactionResult.COMMIT
+            return self._end(row, commit, measured, manifest, batch, fresh, former)
 
-        return self._under(tickets, row, offsets, decide, before_registering=move_left)
+        return self._under(tickets, row, offsets, end)
+
+    def complete(
+        self, row: TransactionMetadata, *, phases: Phases | None = None
+    ) -> TransactionMetadata | None:
+        """Step 4 of a row that `commit` has returned; see txnlog.coordinator.finishing.complete."""
+        return complete(self._root, row, phases=phases)
 
     def prepare(
         self,
@@ -325,26 +285,15 @@ class TransactionCoordinator:
 
     def abort(self, row: TransactionMetadata) -> TransactionMetadata:
         """Abort the row's transaction; a deferred one needs no write."""
-        decided = self._decide(row, TransactionResult.ABORT, Phases())
-        return self._complete(self._publish(decided), TransactionResult.ABORT)
-
-    def _complete(self, ended: Ended, result: TransactionResult) -> TransactionMetadata:
-        """Step 4, if it is left; the row afterwards."""
-        if ended.left is None:
-            return ended.row
+        result, phases = TransactionResult.ABORT, Phases()
+        ended = self._end(row, result, phases)
         try:
-            return complete(self._root, ended.left) or ended.left.row
+            return self.finish(ended) or ended
         except TxnLogError as error:
             error.context["decided"] = result
             raise
 
-    def _publish(self, decided: Decided | Ended, *, leave_offsets: bool = False) -> Ended:
-        """Steps 2 and 3, if they are left."""
-        if isinstance(decided, Ended):
-            return decided
-        return publish_decided(self._root, decided, leave_offsets=leave_offsets)
-
-    def _decide(
+    def _end(
         self,
         row: TransactionMetadata,
         result: TransactionResult,
@@ -352,9 +301,9 @@ class TransactionCoordinator:
         manifest: Manifest | None = None,
         batch: tuple[str, LastBatch] | None = None,
         fresh: Sequence[StagedBatch] = (),
-        former: Published | None = None,
-    ) -> Decided | Ended:
-        """Step 1."""
+        former: TransactionMetadata | None = None,
+    ) -> TransactionMetadata:
+        """Step 1, and what makes it visible: the row afterwards, with COMPLETE left."""
         ending = _ending(row)
 
         def decide(now: TransactionMetadata | None) -> Transition | Done:
@@ -365,8 +314,7 @@ class TransactionCoordinator:
                 manifest=manifest,
                 batch=batch,
                 txn_epoch=ending,
-                follows=None if former is None else former.row.transaction,
-                has_moved=former is None or not former.leaves_offsets,
+                follows=None if former is None else former.transaction,
                 markers=markers_for(self._root, row, manifest or Manifest()),
                 now_ms=self._now_ms(),
             )
@@ -378,8 +326,16 @@ class TransactionCoordinator:
         with phases.measure("prepare"):
             ended = self._transition(row, decide)
         if not ended.state.is_prepared:
-            return Ended(ended)
-        return Decided(ended, reading, phases)
+            return ended
+        reach("prepare_commit.after")
+        try:
+            if publish(self._root, ended, reading=reading, phases=phases):
+                return ended
+            return self.describe(row.transactional_id) or ended
+        except TxnLogError as error:
+            # A repeated call may not learn it, as the row may have another owner by then.
+            error.context["decided"] = result
+            raise
 
     def commit_one_off(
         self, batches: Sequence[StagedBatch], owner: Owner, *, phases: Phases | None = None
@@ -403,8 +359,6 @@ class TransactionCoordinator:
         row: TransactionMetadata,
         offsets: Sequence[GroupOffsets],
         act: Callable[[tuple[GroupTicket, ...]], T],
-        *,
-        before_registering: Callable[[], object] = nothing,
     ) -> T:
         """Act with the tickets, and with others when they were fenced meanwhile.
 
@@ -415,7 +369,7 @@ class TransactionCoordinator:
                 return act(tickets)
             except IllegalGenerationError:
                 former = tickets
-                tickets = self._groups.tickets(row, offsets, before_registering=before_registering)
+                tickets = self._groups.tickets(row, offsets)
                 if tickets == former:
                     raise
                 self._store.back_off(attempt)

@@ -4,12 +4,9 @@ init      take over the transactional.id; with keep_prepared, its prepared trans
 renew     before a begin: take a new producer id if the transactional.id has expired
 open      add partitions and groups to the row (eager publication), before the first data
 prepare   hold the transaction until an outside database has decided (KIP-939)
-commit    steps 1 to 3, with commit.wait=decided step 1; repeated after a retriable error, it
-          skips the steps that are done
-publish   steps 2 and 3 of a commit that has only decided: before any other write. Step 3 is left
-          to the next commit, if that will most likely supersede it (D130)
+commit    steps 1 to 3; repeated after a retriable error, it skips the steps that are done
 complete  step 4 of the last commit: in one write with the next one's decision, before any other
-          write, or once the producer is idle
+          write, and at the end
 abort     always writes if a put of the transaction may be under way: that put could land later,
           and open a transaction that no process ends
 """
@@ -23,10 +20,9 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from txnlog.cluster import Cluster
-from txnlog.coordinator.finishing import Decided, Ended, Published
 from txnlog.coordinator.staged_files import Staging, check_held
 from txnlog.errors import (
     CommitStateUnknownError,
@@ -43,14 +39,13 @@ from txnlog.protocol.expiry import SEEN_MS_MAX
 from txnlog.protocol.fencing import fenced
 from txnlog.protocol.groups import GroupOffsets, check_member
 from txnlog.protocol.metadata import (
-    GroupTicket,
     Owner,
     StagedBatch,
     TopicPartitions,
     TransactionMetadata,
-    supersedes,
 )
 from txnlog.protocol.states import TransactionResult, TransactionState
+from txnlog.protocol.transitions import as_completed
 from txnlog.settings.config import Config
 
 logger = logging.getLogger("txnlog")
@@ -58,11 +53,6 @@ logger = logging.getLogger("txnlog")
 Offsets = tuple[GroupOffsets, ...]
 
 T = TypeVar("T")
-
-IDLE_MS = 1_000
-"""After the last commit: a producer that commits more often completes with its next commit."""
-OFFSETS_MS = 1_000
-"""So long after offsets were moved, commits leave theirs; who is idle then moves them."""
 
 
 def new_owner(client_id: str) -> Owner:
@@ -104,12 +94,6 @@ class ProducerSession:
         self._timeout_ms: int = config.get("transaction.timeout.ms")
         self._row: TransactionMetadata | None = None
         self._row_read_ms = 0
-        # On a local disk a thread would take longer to wake up than the markers to write.
-        self._waits_for_visible = config.get("commit.wait") == "visible" or cluster.store.is_local
-        self._decided: Decided | None = None
-        self._left: Published | None = None
-        self._last_moves: tuple[GroupTicket, ...] = ()
-        self._moved_ms = 0
         self._must_renew = False
         self.transactional_id: str = config.get("transactional.id")
         self.fenced_error: TxnLogError | None = None
@@ -123,6 +107,12 @@ class ProducerSession:
     @property
     def row(self) -> TransactionMetadata:
         """The row as this session last read or wrote it, or as its COMPLETE will leave it."""
+        row = self._newest
+        return as_completed(row) if row.state.is_prepared else row
+
+    @property
+    def _newest(self) -> TransactionMetadata:
+        """The same; after a commit as that has left it, with COMPLETE still to be written."""
         if self._row is None:
             raise InvalidTxnStateError(
                 f"{self.transactional_id!r} is not initialised. Call init_transactions first."
@@ -144,8 +134,7 @@ class ProducerSession:
             keep_prepared=keep_prepared,
             take_over=take_over,
         )
-        # Whatever was left is published and completed: that comes before an init.
-        self._row_read_ms, self._must_renew, self._decided, self._left = read_ms, False, None, None
+        self._row_read_ms, self._must_renew = read_ms, False
         is_kept = self._row.state is TransactionState.ONGOING
         self._has_written, self._has_ended = is_kept, False
         return is_kept
@@ -187,11 +176,7 @@ class ProducerSession:
         self, positions: Iterable[TopicPartition], group: ConsumerGroupMetadata, *, eager: bool
     ) -> None:
         """Record positions to commit; calls add up. Raises if the group has a newer generation."""
-        together: list[Callable[[], Any]] = [
-            partial(self._cluster.groups.describe, group.group_id),
-            self._catch_up,
-        ]
-        row = self._cluster.store.together(together)[0]
+        row = self._cluster.groups.describe(group.group_id)
         before = self._offsets.get(group.group_id)
         entry = before or _Positions(group.generation, group.member_id)
         end = {topic: dict(offsets) for topic, offsets in entry.end.items()}
@@ -246,95 +231,23 @@ class ProducerSession:
         if held and not self._is_decided:
             check_held(self._cluster, self.row)
         try:
-            ended = self._attempt(self._end, staging, offsets)
+            self._adopt(self._attempt(self._coordinator.commit, staging, offsets), read_ms)
         except TxnLogError as error:
             if error.retriable or not self._is_decided or self.is_committed():
                 raise
             self._must_renew = True
-            return
-        if isinstance(ended, Decided):
-            self._adopt(ended.completed, read_ms, decided=ended)
-        else:
-            self._adopt(ended.row, read_ms, ended.left)
-
-    def _end(
-        self, row: TransactionMetadata, staging: Staging, *, offsets: Offsets
-    ) -> Decided | Ended:
-        decided = self._coordinator.decide(row, staging, offsets=offsets, former=self._left)
-        return self._publish(decided) if self._waits_for_visible else decided
-
-    def _publish(self, decided: Decided | Ended) -> Ended:
-        """Offsets are left where those of the last commit were superseded, and not for long.
-
-        Not by an eager transaction: the next one's first write comes after COMPLETE.
-        """
-        if isinstance(decided, Ended):
-            return decided
-        moves, now_ms = decided.row.moves, self._clock.boot_ms()
-        leaves = (
-            bool(self._last_moves)
-            and not decided.row.partitions
-            and now_ms - self._moved_ms < OFFSETS_MS
-            and supersedes(moves, self._last_moves)
-        )
-        ended = self._coordinator.publish(decided, leave_offsets=leaves)
-        self._last_moves, self._moved_ms = moves, self._moved_ms if leaves else now_ms
-        return ended
 
     @property
     def has_ended(self) -> bool:
         """Whether the transaction has ended as asked; a repeated call does nothing."""
         return self._has_ended
 
-    @property
-    def is_visible(self) -> bool:
-        """Whether readers see all that this session has committed."""
-        return self._decided is None
-
-    @property
-    def num_invisible(self) -> int:
-        """Number of records that the last commit has decided, and no reader sees."""
-        decided = self._decided
-        return 0 if decided is None else sum(b.num_records for b in decided.row.pending.batches)
-
-    def publish(self) -> None:
-        """Make the last commit visible, if it was only decided; a repeated call goes on."""
-        decided = self._decided
-        if decided is None:
-            return
-        ended = self._publish(decided)
-        # A begin needs no lock, and may come now: nothing of the next transaction is changed here.
-        if self._is_ours(ended.row):
-            self._row, self._decided, self._left = ended.row, None, ended.left
-        else:
-            error = fenced(ended.row, f"run {self._owner.run_id}")
-            self.fenced_error, self._decided, self._left = error, None, None
-
     def complete(self) -> None:
-        """Publish the last commit, and write the COMPLETE that it has left, if it has.
-
-        Raises ProducerFencedError if the id has another owner since.
-        """
-        self._catch_up()
-        if self._left is not None:
-            self._coordinator.complete(self._left)
-            self._left = None
-
-    def _catch_up(self) -> None:
-        """Publish the last commit. Raises ProducerFencedError if the id has another owner since."""
-        self.publish()
-        if self.fenced_error is not None:
-            raise self.fenced_error
-
-    def complete_when_idle(self) -> None:
-        """`complete`, some time after the commit; an error leaves it to the next call."""
-        idle_ms = self._clock.boot_ms() - self._row_read_ms
-        if self._left is None or self._decided is not None or idle_ms < IDLE_MS:
-            return
-        try:
-            self.complete()
-        except TxnLogError as error:
-            logger.debug("COMPLETE of %r will be tried again: %s", self.transactional_id, error)
+        """Write the COMPLETE that the last commit has left, if it has."""
+        left = self._row
+        if left is not None and left.state.is_prepared:
+            self._coordinator.complete(left)
+            self._row = as_completed(left)
 
     def is_committed(self) -> bool:
         """Whether the transaction is decided as a commit, whichever process finishes it."""
@@ -381,11 +294,10 @@ class ProducerSession:
             return files
 
         try:
-            return end(self.row, Staging(staging.topics, write), offsets=offsets)
+            return end(self._newest, Staging(staging.topics, write), offsets=offsets)
         except TxnLogError as error:
             self._is_decided |= error.context.get("decided") is TransactionResult.COMMIT
-            is_of_this = "left" not in error.context
-            self._is_outcome_unknown |= is_of_this and isinstance(error, CommitStateUnknownError)
+            self._is_outcome_unknown |= isinstance(error, CommitStateUnknownError)
             # A prepared transaction does not expire: another process committed or aborted it.
             held = self.row.pending.prepared_by_client
             is_gone = held and isinstance(error, InvalidProducerIdMappingError)
@@ -405,24 +317,11 @@ class ProducerSession:
             self._is_outcome_unknown |= self._has_written
             raise
 
-    def _is_ours(self, row: TransactionMetadata) -> bool:
-        return row.owner.run_id == self._owner.run_id
-
-    def _adopt(
-        self,
-        row: TransactionMetadata,
-        read_ms: int,
-        left: Published | None = None,
-        decided: Decided | None = None,
-    ) -> None:
+    def _adopt(self, row: TransactionMetadata, read_ms: int) -> None:
         """Continue with the row that the end wrote, unless it has another owner now."""
         # Each in one statement: an interrupt after it must not commit the same files again.
-        if self._is_ours(row):
-            self._row, self._row_read_ms, self._decided, self._left, self._has_ended = (
-                row, read_ms, decided, left, True
-            )  # fmt: skip
+        if row.owner.run_id == self._owner.run_id:
+            self._row, self._row_read_ms, self._has_ended = row, read_ms, True
         else:
             error = fenced(row, f"run {self._owner.run_id}")
-            self.fenced_error, self._decided, self._left, self._has_ended = (
-                error, decided, None, True
-            )  # fmt: skip
+            self.fenced_error, self._has_ended = error, True

@@ -170,7 +170,7 @@ class Deferred:
         self._stage([buffer for buffer in self._buffers.values() if buffer.waiting])
         return [file for _, buffer in sorted(self._buffers.items()) for file, _ in buffer.files]
 
-    def report(self, *, is_visible: bool) -> None:
+    def report(self) -> None:
         """Report the deliveries after the commit, with the offsets that it assigned.
 
         Where these are not known the record is committed, and its report is an error that says so.
@@ -178,7 +178,7 @@ class Deferred:
         for (topic, _, _), buffer in sorted(self._buffers.items()):
             for file, batches in buffer.files:
                 if any(batch.callbacks for batch in batches):
-                    outcome = self._outcome(topic, file) if is_visible else _committed(_NOT_VISIBLE)
+                    outcome = self._outcome(topic, file)
                     for batch in batches:
                         self._deliveries.add(batch, outcome)
                         if isinstance(outcome, int):
@@ -240,7 +240,6 @@ class Deferred:
         return _committed(_REPLACED) if header is None else header.base_offset
 
 
-_NOT_VISIBLE = "This producer was closed before readers saw it; any process makes it visible."
 _REPLACED = "Another process made it visible, and compaction or retention has replaced its file."
 
 

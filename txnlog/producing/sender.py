@@ -47,10 +47,8 @@ class Sender:
 
     `publication` is None between transactions, when no record can wait. `on_error` gets the error
     of a publication that failed permanently; it is weak, or the thread would keep the producer
-    alive. `on_idle` is called, while `io` is held, after all that was due is sent; `catch_up` as
-    soon as `is_behind`, which says whether the last commit has left work that is worth a try.
-    Records of a deferred transaction wait for a full batch or a call of `pump`. `events` gets the
-    errors of sends.
+    alive. Records of a deferred transaction wait for a full batch or a call of `pump`. `events` gets
+    the errors of sends.
     """
 
     def __init__(
@@ -69,9 +67,6 @@ class Sender:
         """What a signal handler has left to the call that it interrupted."""
         self._to_add: list[tuple[Batch, TxnLogError | None]] = []
         self.publication: Publication | None = None
-        self.on_idle: Callable[[], object] = lambda: None
-        self.is_behind: Callable[[], bool] = lambda: False
-        self.catch_up: Callable[[], object] = lambda: None
         self._accumulator = accumulator
         self._cluster = cluster
         self._clock = cluster.store.clock
@@ -80,7 +75,6 @@ class Sender:
         self._on_error = on_error
         self._thread: threading.Thread | None = None
         self._is_stopped = False
-        self._is_dropped = False
 
     @property
     def last_error(self) -> TxnLogError | None:
@@ -141,13 +135,6 @@ class Sender:
             self.events.failed(failed)
         else:
             self.events.recovered()
-
-    def work(self) -> None:
-        """The work of the thread, for a producer without one; `io` is held."""
-        if self.is_behind():
-            self.catch_up()
-        self.pump()
-        self.on_idle()
 
     def flush(self, deadline: Deadline) -> None:
         """Pump until no record waits; `io` is held. Raises OperationTimedOutError."""
@@ -224,17 +211,9 @@ class Sender:
         self._thread = threading.Thread(target=self._run, name="txnlog-producer", daemon=True)
         self._thread.start()
 
-    def wake(self) -> None:
-        """Let the thread look for work at once."""
-        with self._accumulator.lock:
-            self._accumulator.changed.notify_all()
-
     def request_stop(self) -> None:
-        """Make the thread end after its present work; returns at once.
-
-        The producer was dropped: what it has committed is published first, if the store lets it.
-        """
-        self._is_dropped = self._is_stopped = True
+        """Make the thread end after its present work; returns at once."""
+        self._is_stopped = True
 
     def report_unsent(self, pid: int) -> None:
         """The producer was dropped, or the program ends: say what was never sent.
@@ -275,22 +254,16 @@ class Sender:
         return not self._is_stopped
 
     def _work(self, is_due: bool) -> None:
-        if is_due or self.is_behind():
+        if is_due:
             with self.io:
-                # A commit of another thread may have done it meanwhile.
-                if self.is_behind():
-                    self.catch_up()
-                if is_due:
-                    self.pump()
-                    self.on_idle()
+                self.pump()
                 is_stuck = self.publication is not None and self.publication.waiting > 0
-            if is_stuck or self.is_behind():
+            if is_stuck:
                 with self._accumulator.lock:
                     if not self._is_stopped:
                         self._accumulator.changed.wait(RETRY_MS / 1000)
         elif self.io.acquire(blocking=False):
             try:
-                self.on_idle()
                 self._cluster.sweeper.sweep_if_due()
             finally:
                 self.io.release()
@@ -306,8 +279,6 @@ class Sender:
             left_ms = self._linger_left_ms()
             if left_ms is not None and left_ms <= 0:
                 return True
-            if self.is_behind():
-                return False
             accumulator.changed.wait(IDLE_S if left_ms is None else min(IDLE_S, left_ms / 1000))
             if accumulator.is_full:
                 return True
@@ -324,6 +295,3 @@ class Sender:
     def _run(self) -> None:
         while self.turn():
             pass
-        if self._is_dropped and self.is_behind():
-            with self.io:
-                self.catch_up()

@@ -22,7 +22,6 @@ from txnlog.errors import (
 )
 from txnlog.messages import ConsumerGroupMetadata, TopicPartition
 from txnlog.process.failures import parts_of
-from txnlog.process.retries import place_of
 from txnlog.producing.deadlines import Deadline
 from txnlog.producing.destinations import Destinations
 from txnlog.producing.lifecycle import Lifecycle
@@ -30,7 +29,6 @@ from txnlog.producing.producer_session import ProducerSession
 from txnlog.producing.publishing import Deferred, Outlet, aborted
 from txnlog.producing.requests import Eager
 from txnlog.producing.sender import Sender
-from txnlog.protocol.metadata import TopicPartitions, TransactionMetadata
 from txnlog.protocol.producer_states import (
     LifecycleState,
     ProducerCall,
@@ -45,7 +43,6 @@ T = TypeVar("T")
 
 _WITHOUT_TRANSACTION = frozenset({ProducerCall.INIT, ProducerCall.BEGIN, ProducerCall.ABORT})
 """Calls after whose errors no transaction is open that could be aborted."""
-_LATER = "in the background, and by the next call of this producer"
 
 
 class TransactionManager:
@@ -67,10 +64,6 @@ class TransactionManager:
         self._sender = sender
         self._destinations = destinations
         self._outlet = outlet
-        self._unreported: Deferred | None = None
-        self._publish_error: TxnLogError | None = None
-        sender.on_idle = session.complete_when_idle
-        sender.is_behind, sender.catch_up = self._is_behind, self._catch_up
 
     @property
     def prepared_state(self) -> str | None:
@@ -101,20 +94,18 @@ class TransactionManager:
     def begin(self, deadline: Deadline) -> None:
         call = ProducerCall.BEGIN
         number = self._lifecycle.enter(call, move=False)
-        if self.session.is_stale or self._publish_error is not None:
-            self._run(call, number, deadline, lambda: deadline.retry(self._publish))
         if self.session.is_stale:
             self._run(call, number, deadline, lambda: deadline.retry(self.session.renew))
 
         def reset() -> None:
             self.session.begin()
             self._sender.publication = (
-                Eager(self._outlet, open_partitions=self._open)
+                Eager(self._outlet, open_partitions=self.session.open)
                 if self.is_eager
                 else Deferred(self._outlet)
             )
 
-        # Checked again: its thread may have met another owner meanwhile, or another thread begun.
+        # Checked again: another thread may have begun.
         self._lifecycle.begin(reset)
 
     def add_offsets(
@@ -127,7 +118,6 @@ class TransactionManager:
         number = self._lifecycle.enter(call)
 
         def add() -> None:
-            self._publish()
             self.session.add_offsets(positions, group, eager=self.is_eager)
 
         self._run(call, number, deadline, lambda: deadline.retry(add))
@@ -140,7 +130,6 @@ class TransactionManager:
             if self._lifecycle.state is LifecycleState.PREPARED:
                 return self.session.prepared_state
             staging = self._flush(deadline)
-            deadline.retry(self._publish)
             state = deadline.retry(lambda: self.session.prepare(staging))
             self._lifecycle.move(LifecycleState.PREPARED)
             return state
@@ -177,16 +166,10 @@ class TransactionManager:
             staging = self._flush(deadline)
             publication = self._sender.publication
             if not self.session.is_empty(staging):
-                if not self.session.has_ended:
-                    deadline.retry(self._publish)
-                    deadline.retry(lambda: self.session.commit(staging))
+                deadline.retry(lambda: self.session.commit(staging))
                 if isinstance(publication, Deferred):
-                    self._unreported = publication
-                if self.session.is_visible:
-                    self._report()
+                    publication.report()
             self._end()
-            if not self.session.is_visible:
-                self._sender.wake()
 
         self._run(call, number, deadline, commit)
 
@@ -205,109 +188,23 @@ class TransactionManager:
 
         self._run(call, number, deadline, abort)
 
-    @property
-    def num_invisible(self) -> int:
-        """Records that are committed, and not visible or not reported; 1 if it is not known."""
-        if self.session.is_visible:
-            return 0 if self._unreported is None else 1
-        return max(1, self.session.num_invisible)
+    def close(self, deadline: Deadline) -> None:
+        """Write the COMPLETE that the last commit has left.
 
-    def settle(self, deadline: Deadline) -> None:
-        """Wait until all that was committed is visible, and reported. Raises what prevents it."""
-
-        def settle() -> None:
-            try:
-                self._publish()
-            except ProducerFencedError:
-                # It is visible, and the next transaction is told.
-                if self.num_invisible:
-                    raise
-
-        if self.num_invisible:
-            self._sender.exclusively(deadline, lambda: deadline.retry(settle))
-
-    def close(self, deadline: Deadline) -> TxnLogError | None:
-        """End the session: `settle`, and write the COMPLETE that its last commit has left.
-
-        Returns what kept it from settling. An error of COMPLETE is not the caller's: what was
-        committed is visible, and any process completes it.
+        An error is not the caller's: what was committed is visible, and any process completes it.
         """
-        try:
-            self.settle(deadline)
-        except OperationTimedOutError as error:
-            return OperationTimedOutError(
-                "This producer was closed before the transaction that it committed last was "
-                "visible to all readers. Any process publishes it: a sweep, or the next "
-                f"init_transactions() of its id. {error.message}",
-                call="close()",
-            )
-        except TxnLogError as error:
-            return error
         try:
             self._sender.exclusively(deadline, self.session.complete)
         except TxnLogError as error:
             logger.debug(
                 "COMPLETE of %r is left to others: %s", self.session.transactional_id, error
             )
-        return None
-
-    def report_left(self, deadline: Deadline) -> None:
-        """Report what is committed and not visible, as an error that says so: nobody else will."""
-        self._sender.exclusively(deadline, self._report)
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _end(self) -> None:
         self._sender.publication = None
         self._lifecycle.end_transaction(self.session.fenced_error)
-
-    def _open(self, partitions: Sequence[TopicPartitions]) -> TransactionMetadata:
-        """Before the first records of an eager transaction."""
-        self._publish()
-        return self.session.open(partitions)
-
-    def _is_behind(self) -> bool:
-        """Whether the thread should publish, or try to again."""
-        is_done = self.session.is_visible and self._unreported is None
-        return not is_done and self._publish_error is None
-
-    def _catch_up(self) -> None:
-        """`_publish` behind the user's calls; the next call tells an error that does not pass."""
-        try:
-            self._publish()
-        except TxnLogError as error:
-            if error.retriable:
-                self._outlet.cluster.store.retries.failed(
-                    place_of(parts_of(error)[0]), "Publishing a transaction", error, until=_LATER
-                )
-            else:
-                logger.error("%s", error)
-
-    def _publish(self) -> None:
-        """Make the last commit visible, if it was only decided, and report it; `io` is held.
-
-        Raises what prevents it, or ProducerFencedError if the id has another owner since.
-        """
-        if self.session.is_visible and self._unreported is None:
-            return
-        try:
-            self.session.publish()
-        except Exception as raised:
-            error = _unpublished(unexpected(raised, "Publishing a transaction"))
-            self._publish_error = None if error.retriable else error
-            raise error from raised
-        self._report()
-        self._publish_error = None
-        if self.session.fenced_error is not None:
-            if not self._lifecycle.is_over:
-                self._lifecycle.fail(self.session.fenced_error, LifecycleState.FATAL_ERROR)
-            raise self.session.fenced_error
-
-    def _report(self) -> None:
-        """Report the deliveries of the last commit."""
-        if self._unreported is not None:
-            self._unreported.report(is_visible=self.session.is_visible)
-            self._unreported = None
 
     def _flush(self, deadline: Deadline) -> Staging:
         """Send all records; those of a deferred transaction are still to be written to files.
@@ -379,15 +276,3 @@ class TransactionManager:
             return self.session.has_ended or self.session.is_committed()
         except Exception:
             return True
-
-
-def _unpublished(error: TxnLogError) -> TxnLogError:
-    """The error of a call that met what keeps a commit.wait=decided commit from its readers."""
-    context = {name: value for name, value in error.context.items() if name != "decided"}
-    told = type(error)(
-        "The transaction committed last by this producer is decided, and not visible to all "
-        "readers yet. Call flush() to try again; if this producer ends, any process publishes it. "
-        f"{error.message}",
-        **context,
-    )
-    return told.replace(abortable=False)

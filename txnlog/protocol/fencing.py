@@ -24,9 +24,7 @@ from txnlog.protocol.metadata import (
     Holder,
     Manifest,
     Owner,
-    ProducerIdAndEpoch,
     TransactionMetadata,
-    supersedes,
 )
 from txnlog.protocol.states import TransactionResult
 
@@ -97,22 +95,6 @@ def ended_otherwise(
         transactional_id=row.transactional_id,
         state=row.state.name,
     )
-
-
-def check_superseded(
-    row: TransactionMetadata | None, follows: ProducerIdAndEpoch, manifest: Manifest
-) -> None:
-    """Raise if COMPLETE of the transaction before would lose its offsets."""
-    if row is None or row.transaction != follows:
-        return
-    if not supersedes(manifest.tickets, row.moves):
-        raise InvalidTxnStateError(
-            f"The offsets of the transaction of {row.transactional_id!r} at epoch {row.txn_epoch} "
-            "have not been moved, and the next one does not have all their partitions. This is an "
-            "error in txnlog; please report it.",
-            transactional_id=row.transactional_id,
-            state=row.state.name,
-        )
 
 
 def check_tickets(row: TransactionMetadata, tickets: Sequence[GroupTicket]) -> None:

@@ -101,23 +101,6 @@ def merge_tickets(
     return tuple(merged[group_id] for group_id in sorted(merged))
 
 
-def supersedes(newer: Iterable[GroupTicket], older: Iterable[GroupTicket]) -> bool:
-    """Whether the newer offsets are of all the older ones' partitions, under the same tickets.
-
-    Then nobody misses the older ones, once both are decided (D130).
-    """
-    there = {one.group_id: one for one in newer}
-    return all(
-        one.group_id in there
-        and there[one.group_id].ticket == one.ticket
-        and all(
-            numbers.keys() <= there[one.group_id].offsets.get(topic, {}).keys()
-            for topic, numbers in one.offsets.items()
-        )
-        for one in older
-    )
-
-
 class Manifest(Extensible, frozen=True, kw_only=True):
     """What a decided transaction publishes: staged batches, and offsets of groups with tickets.
 

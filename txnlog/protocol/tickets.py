@@ -257,7 +257,7 @@ def prepare_carried_offsets(
 def with_unmoved(
     group: Group, rows: Iterable[TransactionMetadata], markers: Mapping[int, int]
 ) -> Group:
-    """The group with the offsets that these rows have decided and not moved (D130).
+    """The group with the offsets that these rows have decided and not moved.
 
     The group and the markers of its shard are read after the rows.
     """

@@ -24,7 +24,6 @@ from txnlog.protocol.fencing import (
     check_holder,
     check_manifest,
     check_markers,
-    check_superseded,
     check_tickets,
     ended_otherwise,
     fenced,
@@ -202,7 +201,6 @@ def prepare_end(
     batch: tuple[str, LastBatch] | None = None,
     txn_epoch: int | None = None,
     follows: ProducerIdAndEpoch | None = None,
-    has_moved: bool = True,
     markers: Mapping[str, int] = {},
     now_ms: int,
 ) -> Transition | Done:
@@ -211,9 +209,8 @@ def prepare_end(
     A deferred transaction goes straight from an idle state to PREPARE_COMMIT with its `manifest`; a
     deferred abort needs no write. `batch` (query id, LastBatch) is recorded in the same write.
     `txn_epoch` is given if it is not the holder's, for a transaction prepared by a former owner.
-    `follows` is the holder's transaction before, whose topics' markers it has seen land: its
-    COMPLETE and this decision are one write. Unless it `has_moved` that one's offsets, this one
-    must supersede them (D130). `markers` are of all tables that a commit will write. Raises as
+    `follows` is the holder's transaction before, whose markers it has seen land: its COMPLETE and
+    this decision are one write. `markers` are of all tables that a commit will write. Raises as
     `check_holder` and `check_markers`; InvalidTxnStateError for the opposite or for other batches.
     """
     ending = holder.producer_epoch if txn_epoch is None else txn_epoch
@@ -223,7 +220,7 @@ def prepare_end(
             return Done(row)
         if row.state not in (TransactionState.ONGOING, TransactionState.EMPTY):
             raise ended_otherwise(row, holder, result)
-    found, row = row, _after(row, follows, now_ms, None if has_moved else manifest or Manifest())
+    found, row = row, _after(row, follows, now_ms)
     row = check_holder(row, holder)
     refuse_prepared(row)
     ongoing = row.state is TransactionState.ONGOING
@@ -256,18 +253,11 @@ def prepare_end(
 
 
 def _after(
-    row: TransactionMetadata | None,
-    follows: ProducerIdAndEpoch | None,
-    now_ms: int,
-    superseding: Manifest | None,
+    row: TransactionMetadata | None, follows: ProducerIdAndEpoch | None, now_ms: int
 ) -> TransactionMetadata | None:
-    """The row as COMPLETE of the transaction before leaves it, if it has moved its offsets, or what
-    is `superseding` it has them all.
-    """
+    """The row as COMPLETE of the transaction before leaves it."""
     if follows is None:
         return row
-    if superseding is not None:
-        check_superseded(row, follows, superseding)
     completed = prepare_complete(row, transaction=follows, now_ms=now_ms)
     return completed.next if isinstance(completed, Transition) else completed.metadata
 

@@ -316,16 +316,6 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "that read_uncommitted readers see them.",
     ),
     Setting(
-        name="commit.wait",
-        parse=choice("visible", "decided"),
-        default="visible",
-        clients=PRODUCER,
-        doc="What `commit_transaction()` waits for. `visible`: until readers see the transaction. "
-        "`decided`: until nothing can undo it, as Kafka's; the producer's thread publishes it, and "
-        "the next write of this producer, `flush()` and `close()` wait for that, and raise what "
-        "prevents it. On a local disk both are the same.",
-    ),
-    Setting(
         name="enable.idempotence",
         parse=boolean,
         default=True,

@@ -378,7 +378,7 @@ class VerifyPass:
         self._producer_ids()
 
     def _groups(self) -> dict[str, Group]:
-        """The groups with what producers have left in their rows, which counts, too (D130)."""
+        """The groups with what their holders have decided and not moved, which counts, too."""
         left: dict[str, list[TransactionMetadata]] = {}
         for row in (row for facts in self._rows.values() for row in facts.rows.values()):
             for one in row.moves:
