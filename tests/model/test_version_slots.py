@@ -68,7 +68,9 @@ def test_clean_up_that_is_stopped_anywhere_leaves_no_hole() -> None:
 @pytest.mark.parametrize(("still", "broken"), [(False, NEVER_DISTRUST), (True, BY_BOOT_CLOCK)])
 def test_search_finds_the_commit_into_a_freed_slot(still: bool, broken: str) -> None:
     """Trusting an absence for ever acknowledges what no reader will see (R70)."""
-    model = VersionSlots("Wck", commits=2, ticks=3, rounds=1, still=still, broken=frozenset({broken}))
+    model = VersionSlots(
+        "Wck", commits=2, ticks=3, rounds=1, still=still, broken=frozenset({broken})
+    )
     assert_breaks(model, LOST)
 
 

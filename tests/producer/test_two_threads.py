@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.producer.deciding import DAY_MS, deciding
 
 from tests.coordinator.processes import process, recover, state_of
-from tests.producer.deciding import DAY_MS, deciding
 from tests.producer.worlds import BOTH, group, input_at, values, world
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import ClientStateError, InvalidTxnStateError, TxnLogError
