@@ -66,7 +66,7 @@ def counted(name: str, store: RoundsStore, units: float) -> Cost:
 def transaction(topics: int, partitions: int, *, with_offsets: bool = False) -> Cost:
     """A producer's transaction with a record in each partition, 100 ms after the one before."""
     shared = _world(topics, partitions)
-    store = _s3(shared)
+    store = RoundsStore(shared)
     config = {"txnlog.root": "memory://", "transactional.id": "p"}
     cluster = Cluster.open(store, settings=_SETTINGS)
     with Producer(config, cluster=cluster, background=False) as producer:
@@ -91,7 +91,7 @@ def transaction(topics: int, partitions: int, *, with_offsets: bool = False) -> 
 def source_batch(files: int) -> Cost:
     """The source's part of a micro-batch: finding the records, and reading their files."""
     shared = _world(1, files)
-    store = _s3(shared)
+    store = RoundsStore(shared)
     cluster = Cluster.open(store, settings=_SETTINGS)
     writer = Cluster.open(shared.open(), settings=_SETTINGS)
     options = {"path": "memory://", "subscribe": "t0", "startingOffsets": "latest"}
@@ -116,7 +116,7 @@ def source_batch(files: int) -> Cost:
 
 def idle_source() -> Cost:
     """A second of a stream without new records; Spark asks 100 times a second."""
-    store = _s3(_world(1, 1))
+    store = RoundsStore(_world(1, 1))
     cluster = Cluster.open(store, settings=_SETTINGS)
     options = {"path": "memory://", "subscribe": "t0", "startingOffsets": "earliest"}
     with patch.object(Cluster, "cached", lambda *given, **named: cluster):
@@ -132,7 +132,7 @@ def idle_source() -> Cost:
 
 def idle_consumer(topics: int) -> Cost:
     """A second of a consumer without new records."""
-    store = _s3(_world(topics, 1))
+    store = RoundsStore(_world(topics, 1))
     cluster = Cluster.open(store, settings=_SETTINGS)
     reader = Consumer({"enable.auto.commit": False}, cluster=cluster, background=False)
     reader.assign([TopicPartition(f"t{number}", 0) for number in range(topics)])
@@ -169,12 +169,6 @@ def table(found: Iterable[Cost]) -> str:
 
 def _topics(count: int) -> str:
     return f"{count} topic{'s' * (count > 1)}"
-
-
-def _s3(shared: SharedMemory) -> RoundsStore:
-    store = RoundsStore(shared)
-    store.refuses_skewed_requests = True
-    return store
 
 
 def _world(topics: int, partitions: int) -> SharedMemory:

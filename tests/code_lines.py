@@ -73,7 +73,9 @@ def main(arguments: list[str]) -> None:
     for folder in FOLDERS:
         print(f"{folder:15}{files[folder]:6} files{lines[folder]:8} lines of code")
     shipped = sum(lines[folder] for folder in PRODUCT)
-    print(f"{'shipped':15}{sum(files[folder] for folder in PRODUCT):6} files{shipped:8} lines of code")
+    print(
+        f"{'shipped':15}{sum(files[folder] for folder in PRODUCT):6} files{shipped:8} lines of code"
+    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -25,8 +24,6 @@ from txnlog.producer import Producer
 from txnlog.storage.delta.checkpointer import wait_for_background
 
 THEIRS = "confluent-kafka"
-DECIDED = f"{OURS}, commit.wait=decided"
-WAITS = {OURS: "visible", DECIDED: "decided"}
 PARTITIONS = 4
 RECORDS = 100
 VALUE = b"v" * 100
@@ -45,28 +42,19 @@ def measure(scale: Scale) -> list[Figure]:
     with ExitStack() as stack:
         address = stack.enter_context(kafka_broker())
         call = {THEIRS: stack.enter_context(own_process(kafka_runs, address, scale))}
-        for peer, wait in WAITS.items():
-            root = stack.enter_context(tempfile.TemporaryDirectory(prefix="root-"))
-            call[peer] = stack.enter_context(own_process(txnlog_runs, root, wait, scale))
+        root = stack.enter_context(tempfile.TemporaryDirectory(prefix="root-"))
+        call[OURS] = stack.enter_context(own_process(txnlog_runs, root, scale))
         figures = []
-        for method, name, goals in (
-            ("produce", "one producer, 100 records", {OURS: 3.0, DECIDED: 4.0}),
-            (
-                "consume_transform_produce",
-                "consume-transform-produce, 100 records",
-                {OURS: 1.5, DECIDED: 2.0},
-            ),
+        for method, name, goal in (
+            ("produce", "one producer, 100 records", 3.0),
+            ("consume_transform_produce", "consume-transform-produce, 100 records", 1.5),
         ):
-            figures += _compared(call, method, name, goals, scale)
+            figures += _compared(call, method, name, goal, scale)
     return figures
 
 
 def _compared(
-    call: dict[str, Callable[..., Any]],
-    method: str,
-    name: str,
-    goals: dict[str, float],
-    scale: Scale,
+    call: dict[str, Callable[..., Any]], method: str, name: str, goal: float, scale: Scale
 ) -> list[Figure]:
     times: dict[str, list[dict[str, float]]] = {peer: [] for peer in call}
 
@@ -79,7 +67,7 @@ def _compared(
     compared = Comparison(name=f"{name}: transactions", unit="1/s", runs=rates)
     return [
         *compared.each(),
-        *(replace(compared, ours=ours).at_least(THEIRS, goal) for ours, goal in goals.items()),
+        compared.at_least(THEIRS, goal),
         *(
             # Without the warm-up round.
             median_of(f"{name}: {part}: {peer}", [one[part] for one in found[1:]], "ms")
@@ -102,13 +90,13 @@ def kafka_runs(address: str, scale: Scale) -> Iterator[Runs]:
 
 
 @contextmanager
-def txnlog_runs(root: str, wait: str, scale: Scale) -> Iterator[Runs]:
-    """txnlog, in a new cluster, with its defaults but for `commit.wait`."""
+def txnlog_runs(root: str, scale: Scale) -> Iterator[Runs]:
+    """txnlog, in a new cluster, with its defaults."""
     common = {"txnlog.root": root}
     cluster = Cluster.open(root, create=True)
     yield Runs(
         scale,
-        producer=lambda more: Producer({**common, "commit.wait": wait, **more}),
+        producer=lambda more: Producer({**common, **more}),
         consumer=lambda more: Consumer({**common, **more}),
         create_topic=lambda topic, partitions: cluster.create_topic(topic, partitions=partitions),
     )

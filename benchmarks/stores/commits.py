@@ -27,26 +27,21 @@ WIDE_MAX = 1.3
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """The p50 of `commit_transaction` for each of SHAPES, in turns; with offsets; and decided.
-
-    The last two, of the narrowest and widest shape, do not wait until it is visible.
-    """
+    """The p50 of `commit_transaction` for each of SHAPES, in turns; and with offsets."""
     with s3_server() as server, ExitStack() as stack:
         settings = server.far.settings("commits")
         admin = AdminClient(settings)
         writers: list[Writer] = []
-        deciders: list[Writer] = []
         for topics, partitions in SHAPES:
-            for found, wait in ((writers, "visible"), (deciders, "decided")):
-                prefix = f"{wait}-{topics}x{partitions}"
-                names = [f"{prefix}-{number}" for number in range(topics)]
-                admin.create_topics([NewTopic(name, partitions) for name in names])
-                config = {"transactional.id": prefix, "commit.wait": wait}
-                producer = stack.enter_context(Producer({**settings, **config}))
-                found.append(Writer(producer, names, partitions))
+            prefix = f"{topics}x{partitions}"
+            names = [f"{prefix}-{number}" for number in range(topics)]
+            admin.create_topics([NewTopic(name, partitions) for name in names])
+            config = {**settings, "transactional.id": prefix}
+            producer = stack.enter_context(Producer(config))
+            writers.append(Writer(producer, names, partitions))
         consumer = stack.enter_context(Consumer({**settings, "group.id": GROUP}))
         with_offsets = Writer(writers[0].producer, writers[0].topics, 1, consumer)
-        variants = [*writers, with_offsets, deciders[0], deciders[-1]]
+        variants = [*writers, with_offsets]
         times_ms: list[list[float]] = [[] for _ in variants]
         for turn in range(scale.store_transactions + 2):
             for variant, times in zip(variants, times_ms, strict=True):
@@ -69,9 +64,7 @@ def _figures(p50: list[float]) -> list[Figure]:
     widest, narrowest, with_offsets = p50[len(SHAPES) - 1], p50[0], p50[len(SHAPES)]
     return [
         *figures,
-        reported("commit of 1 x 1 with group offsets that are moved, p50", with_offsets, "ms"),
-        reported(f"{names[0]}, commit.wait=decided, p50", p50[-2], "ms"),
-        reported(f"{names[-1]}, commit.wait=decided, p50", p50[-1], "ms"),
+        reported("commit of 1 x 1 with group offsets, p50", with_offsets, "ms"),
         at_most(f"{names[-1]} / 1 x 1", widest / narrowest, "x", WIDE_MAX, names[0]),
         reported(
             f"{names[-1]}, in round trips of {ROUND_TRIP_MS:g} ms", widest / ROUND_TRIP_MS, ""
@@ -83,7 +76,6 @@ def _figures(p50: list[float]) -> list[Figure]:
 def _rounds(topics: int, partitions: int) -> float:
     """How many requests of a commit wait for one another, counted in memory."""
     store = RoundsStore(SharedMemory())
-    store.refuses_skewed_requests = True
     cluster = Cluster.open(store, create=True)
     names = [f"topic-{number}" for number in range(topics)]
     for name in names:

@@ -14,7 +14,7 @@ from benchmarks.figures import OURS, Comparison, Figure
 from benchmarks.folders import new_folder
 from benchmarks.scale import Scale
 from benchmarks.session import TOPIC_PARTITIONS, bench_session, run_query, take_turns, triggers_ms
-from benchmarks.stores.server import CHECKS_DATES, S3, Server, s3_server
+from benchmarks.stores.server import S3, Server, s3_server
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
 from txnlog.protocol.metadata import Owner
@@ -61,7 +61,7 @@ def _fill(server: Server, scale: Scale) -> None:
             "value": [uuid.uuid4().bytes * 6 + b"...." for _ in range(ROWS)],
         }
     )
-    options = {f"aws_{name}": v for name, v in near.storage.items() if name != CHECKS_DATES}
+    options = {f"aws_{name}": value for name, value in near.storage.items()}
     for _ in range(scale.small_warm_up + scale.small_micro_batches):
         stager = Stager(cluster, topic=SOURCE, include_headers=False, target_size_bytes=1 << 20)
         cluster.coordinator.commit_one_off(stager.write([rows]), Owner(run_id="bench"))

@@ -24,8 +24,6 @@ CONF = Path(__file__).parents[2] / "conf/spark-s3a.conf"
 ROUND_TRIP_MS = 25.0
 BUCKET = "bench"
 KEY, SECRET = "key-of-the-benchmarks", "secret-of-the-benchmarks"
-CHECKS_DATES = "refuses_skewed_requests"
-"""It does (tests/stores/test_dated_requests.py); for Amazon's own servers it is the default."""
 START_S = 60
 STOP_S = 30
 
@@ -118,7 +116,6 @@ def _storage(endpoint: str) -> dict[str, str]:
         "access_key_id": KEY,
         "secret_access_key": SECRET,
         "allow_http": "true",
-        CHECKS_DATES: "true",
     }
 
 

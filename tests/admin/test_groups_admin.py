@@ -14,6 +14,7 @@ from tests.coordinator.processes import (
     both,
     check_settled,
     consumed,
+    decide,
     faults,
     outcome_of,
     owned,
@@ -118,7 +119,7 @@ def test_pending_group_offsets_are_unstable_and_reading_them_fences_no_producer(
     [pending] = client.describe_consumer_groups([GROUP])[GROUP].result().pending
     assert pending.transactional_id == "tx"
     assert [(p.topic, p.partition) for p in pending.topic_partitions] == [("input", 0)]
-    cluster.coordinator.decide(row, both(cluster, "x"), offsets=[consumed(0, 10)])
+    decide(cluster, row, both(cluster, "x"), offsets=[consumed(0, 10)])
     # Decided, and published nowhere: the offset counts, so nothing of it is pending.
     assert positions(process(shared))["input", 0] == 10
     assert client.describe_consumer_groups([GROUP])[GROUP].result().pending == []

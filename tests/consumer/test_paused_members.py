@@ -35,11 +35,7 @@ class Copier:
             "partition_assignment_strategy": strategy,
         }
         self.reader = member(shared, **config)
-        settings = {
-            "txnlog.root": "memory://",
-            "transactional.id": name,
-            "commit.wait": "decided",
-        }
+        settings = {"txnlog.root": "memory://", "transactional.id": name}
         self.made = Producer(settings, cluster=process(shared), background=False)
         self.made.init_transactions()
         self.ends: dict[int, int] = {}

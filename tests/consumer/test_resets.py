@@ -19,6 +19,7 @@ from tests.consumer.records import (
     turn,
     world,
 )
+from tests.coordinator.processes import decide
 from txnlog.cluster import Cluster
 from txnlog.consuming import fetcher
 from txnlog.errors import (
@@ -249,6 +250,6 @@ def test_commit_keeps_no_start_where_a_transaction_has_decided_an_offset() -> No
     dying = process(shared)
     row = dying.coordinator.init_producer_id("copy", Owner(run_id="copy"))
     offsets = replace(sent(reader), end={"t": {1: 2}})
-    dying.coordinator.decide(row, (), offsets=[offsets])
+    decide(dying, row, offsets=[offsets])
     reader.commit(message=first[0], asynchronous=False)
     assert group_row(shared).positions() == {"t": {0: 1, 1: 2}}

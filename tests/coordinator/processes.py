@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
+from unittest.mock import patch
 
 from tests.staged_files import named_file_of
 from txnlog.cluster import Cluster
@@ -211,6 +212,25 @@ def state_of(cluster: Cluster, tid: str = "tx") -> TransactionState:
     row = cluster.coordinator.describe(tid)
     assert row is not None
     return row.state
+
+
+def decide(
+    cluster: Cluster,
+    row: TransactionMetadata,
+    batches: Sequence[StagedBatch] = (),
+    *,
+    offsets: Sequence[GroupOffsets] = (),
+) -> TransactionMetadata:
+    """Step 1 alone, as by a process that dies right after it; the row."""
+    with (
+        patch("txnlog.coordinator.transactions.publish", side_effect=SimulatedCrash),
+        suppress(SimulatedCrash),
+    ):
+        cluster.coordinator.commit(row, batches, offsets=offsets)
+    found = cluster.coordinator.describe(row.transactional_id)
+    assert found is not None
+    assert found.state is TransactionState.PREPARE_COMMIT
+    return found
 
 
 def prepared(shared: SharedMemory, name: str = "mine", start: int = 0) -> TransactionMetadata:

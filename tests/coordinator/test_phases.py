@@ -127,7 +127,9 @@ def test_group_offsets_have_phases_of_their_own(tmp_path: Path) -> None:
         start={"s": {0: 0}},
         end={"s": {0: 1}},
     )
-    cluster.coordinator.commit(row, offsets=[offsets])
+    phases = Phases()
+    row = cluster.coordinator.commit(row, offsets=[offsets], phases=phases)
+    cluster.coordinator.complete(row, phases=phases)
     complete = history(tmp_path, "id")[-1][1]
     assert {"ticketsMs", "offsetsMs"} <= set(complete)
 

@@ -21,6 +21,7 @@ from tests.coordinator.processes import (
     TOPICS,
     both,
     consumed,
+    decide,
     eager,
     faults,
     outcome_of,
@@ -140,9 +141,9 @@ def test_restored_row_whose_transaction_was_published_is_completed() -> None:
     """A producer leaves COMPLETE to its next transaction: most backups have such a row (D103)."""
     shared = world()
     first = process(shared)
-    decided = first.coordinator.decide(owned(first, "a"), both(first, "kept"))
+    decided = decide(first, owned(first, "a"), both(first, "kept"))
     files = backup(shared, "__transaction_state")
-    row = first.coordinator.complete(first.coordinator.publish(decided).left)
+    row = first.coordinator.finish(decided)
     assert row is not None
     commit(first, row, "lost")
     restore(shared, "__transaction_state", files)

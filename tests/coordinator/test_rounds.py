@@ -1,4 +1,4 @@
-"""Budgets: how many requests of a commit wait for one another, and which may not (D87 to D89).
+"""Budgets: how many requests of a commit wait for one another, and which may not (D88, D89).
 
 A round is what an object store takes to answer, 20 to 60 ms. Counted in a steady state, with every
 request included; the same for any number of topics and partitions.
@@ -24,28 +24,20 @@ from tests.coordinator.processes import (
     PLAIN,
     both,
     consumed,
-    faults,
     owned,
-    position,
     process,
     staged,
-    state_of,
-    visible,
-    world,
 )
 from tests.producer.worlds import group
 from txnlog.cluster import Cluster
-from txnlog.coordinator.finishing import Ended
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import StorageError, TxnLogError
 from txnlog.messages import TopicPartition
 from txnlog.producer import Producer
 from txnlog.protocol.groups import GroupOffsets
-from txnlog.protocol.metadata import StagedBatch
-from txnlog.protocol.states import TransactionState
+from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
 from txnlog.settings.options import parse_options
-from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.rounds import RoundsStore
@@ -58,12 +50,9 @@ PAUSES_MS = [1_000, 15_000]
 class Counted:
     """A process whose store counts rounds, in a world of `topics` of `partitions`."""
 
-    def __init__(
-        self, topics: int, partitions: int, *, refuses_skewed_requests: bool = False
-    ) -> None:
+    def __init__(self, topics: int, partitions: int) -> None:
         self.shared = SharedMemory()
         self.store = RoundsStore(self.shared)
-        self.store.refuses_skewed_requests = refuses_skewed_requests
         self.cluster = Cluster.open(self.store, create=True, shards=8, settings=PLAIN)
         self.topics = [f"t{number}" for number in range(topics)]
         self.partitions = partitions
@@ -104,67 +93,28 @@ class Counted:
 
 @pytest.mark.parametrize("pause_ms", PAUSES_MS)
 @pytest.mark.parametrize("size", SIZES)
-def test_transaction_is_visible_after_four_rounds_whatever_it_writes(
+def test_transaction_is_visible_after_three_rounds_whatever_it_writes(
     size: tuple[int, int], pause_ms: int
 ) -> None:
-    """Files; PREPARE, which completes the one before; its slot check; all markers; their checks."""
+    """Files; PREPARE, which completes the one before; all markers."""
     world = Counted(*size)
     producer = world.producer(transactional_id="tx")
     for _ in range(4):
-        world.shared.clock.advance_ms(pause_ms - 1_000)
+        world.shared.clock.advance_ms(pause_ms)
         producer.begin_transaction()
         world.produce(producer)
         rounds, visible = world.rounds(producer.commit_transaction)
-        world.shared.clock.advance_ms(1_000)
-        if pause_ms > 1_000:
-            # By then its thread has written COMPLETE.
-            producer.poll()
-    assert (rounds, max(visible)) == (5, 4)
+    assert (rounds, max(visible)) == (3, 3)
     assert len(visible) == size[0]
 
 
+@pytest.mark.parametrize("pause_ms", PAUSES_MS)
 @pytest.mark.parametrize("size", SIZES)
-def test_transaction_is_decided_after_three_rounds_whatever_it_writes(
-    size: tuple[int, int],
+def test_transaction_with_offsets_is_visible_after_four_rounds(
+    size: tuple[int, int], pause_ms: int
 ) -> None:
-    """Files; PREPARE, which completes the one before; its slot check. Its thread does the rest."""
+    """Files; PREPARE, which completes the one before; all markers; offsets."""
     world = Counted(*size)
-    producer = world.producer(transactional_id="tx", commit_wait="decided")
-    for _ in range(4):
-        world.shared.clock.advance_ms(1_000)
-        producer.begin_transaction()
-        world.produce(producer)
-        decided, none = world.rounds(producer.commit_transaction)
-        published, markers = world.rounds(producer.poll)
-    assert (decided, none) == (3, [])
-    assert (published, len(markers)) == (2, size[0])
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_where_the_store_checks_dates_only_puts_are_waited_for(size: tuple[int, int]) -> None:
-    """Files, PREPARE: decided; markers: visible; offsets, if there are any (D129)."""
-    world = Counted(*size, refuses_skewed_requests=True)
-    plain = world.producer(transactional_id="plain")
-    decider = world.producer(transactional_id="decider", commit_wait="decided")
-    copier = world.producer(transactional_id="copier")
-    for number in range(4):
-        world.shared.clock.advance_ms(1_000)
-        for producer in (plain, decider, copier):
-            producer.begin_transaction()
-            world.produce(producer)
-        of_plain = world.rounds(plain.commit_transaction)
-        of_decider, _ = world.rounds(decider.commit_transaction)
-        decider.poll()
-        positions = [TopicPartition("input", 0, number + 1)]
-        copier.send_offsets_to_transaction(positions, group())
-        of_copier = world.rounds(copier.commit_transaction)
-    assert (of_plain[0], max(of_plain[1])) == (3, 3)
-    assert of_decider == 2
-    assert (of_copier[0], max(of_copier[1])) == (4, 4)
-
-
-def rounds_with_offsets(world: Counted, *, pause_ms: int) -> tuple[int, int, list[int]]:
-    """Of the fourth transaction: the rounds of its offsets, and as `rounds` those of its commit."""
     producer = world.producer(transactional_id="tx")
     for number in range(4):
         world.shared.clock.advance_ms(pause_ms)
@@ -173,28 +123,8 @@ def rounds_with_offsets(world: Counted, *, pause_ms: int) -> tuple[int, int, lis
         positions = [TopicPartition("input", 0, number + 1)]
         before, _ = world.rounds(partial(producer.send_offsets_to_transaction, positions, group()))
         rounds, visible = world.rounds(producer.commit_transaction)
-    return before, rounds, visible
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_transaction_with_offsets_is_visible_after_four_rounds(size: tuple[int, int]) -> None:
-    """Files; PREPARE; its check; all markers; offsets beside their checks; the check of that.
-
-    PREPARE completes the one before.
-    """
-    before, rounds, visible = rounds_with_offsets(Counted(*size), pause_ms=1_000)
-    assert (before, rounds, max(visible)) == (1, 6, 5)
-
-
-@pytest.mark.parametrize("dated", [False, True])
-@pytest.mark.parametrize("size", SIZES)
-def test_offsets_that_the_next_transaction_supersedes_take_no_round(
-    size: tuple[int, int], dated: bool
-) -> None:
-    """Files; PREPARE; all markers; and the looks before these where dates do not replace them."""
-    world = Counted(*size, refuses_skewed_requests=dated)
-    before, rounds, _ = rounds_with_offsets(world, pause_ms=100)
-    assert (before, rounds) == (1, 3 if dated else 5)
+    # After a pause it looks around the head of the group's log, too.
+    assert (before, rounds, max(visible)) == (1 + (pause_ms > 10_000), 4, 4)
 
 
 @pytest.mark.parametrize("with_offsets", [False, True])
@@ -202,10 +132,7 @@ def test_offsets_that_the_next_transaction_supersedes_take_no_round(
 def test_puts_of_chained_transactions_are_files_topics_and_one(
     size: tuple[int, int], with_offsets: bool
 ) -> None:
-    """PREPARE completes the one before, and supersedes its offsets, which are moved once a second.
-
-    The first one of a producer registers, and moves its own.
-    """
+    """PREPARE completes the one before. The first one of a producer with offsets registers."""
     world = Counted(*size)
     producer = world.producer(transactional_id="tx")
     puts: list[int] = []
@@ -221,7 +148,7 @@ def test_puts_of_chained_transactions_are_files_topics_and_one(
         puts.append(sum(verb == "put" for verb, _ in world.store.calls))
     topics, partitions = size
     each = topics * partitions + topics + 1
-    moved = [2, 0, 0, 0, 1, 0] if with_offsets else [0] * 6
+    moved = [2, 1, 1, 1, 1, 1] if with_offsets else [0] * 6
     assert puts == [each + more for more in moved]
 
 
@@ -229,7 +156,7 @@ def test_puts_of_chained_transactions_are_files_topics_and_one(
 def test_eager_and_idempotent_requests_take_the_same_rounds_whatever_they_write(
     size: tuple[int, int],
 ) -> None:
-    """Files; AddPartitions and its check; appends and their checks; then the end, as above."""
+    """COMPLETE of the one before; files; AddPartitions; appends; then the end, as above."""
     world = Counted(*size)
     eager = world.producer(transactional_id="tx", transaction_publish="eager")
     idempotent = world.producer()
@@ -240,7 +167,7 @@ def test_eager_and_idempotent_requests_take_the_same_rounds_whatever_they_write(
         of_eager, _ = world.rounds(eager.commit_transaction)
         world.produce(idempotent)
         of_idempotent, _ = world.rounds(idempotent.flush)
-    assert (of_eager, of_idempotent) == (10, 3)
+    assert (of_eager, of_idempotent) == (6, 2)
 
 
 # --- The sink -------------------------------------------------------------------------------------
@@ -255,21 +182,16 @@ def batches_of(world: Counted, batch_id: int) -> tuple[StagedBatch, ...]:
 
 
 @pytest.mark.parametrize("pause_ms", PAUSES_MS)
-@pytest.mark.parametrize("dated", [False, True])
 @pytest.mark.parametrize("with_group", [False, True])
 @pytest.mark.parametrize("size", [(1, 2), (4, 2)])
-def test_micro_batch_reads_once_and_is_visible_after_four_rounds(
+def test_micro_batch_reads_once_and_is_visible_after_two_rounds_more(
     size: tuple[int, int],
     with_group: bool,
-    dated: bool,
     pause_ms: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One round for the row and the topics, the same steps as a producer's, and no sweep before.
-
-    Where the store checks dates, after three (D129).
-    """
-    world = Counted(*size, refuses_skewed_requests=dated)
+    """One round for the row and the topics, PREPARE, markers, offsets; and no sweep before."""
+    world = Counted(*size)
 
     def offsets(*_: Any, **__: Any) -> list[GroupOffsets]:
         return [consumed(batch_id * 10, batch_id * 10 + 10)] if with_group else []
@@ -278,7 +200,7 @@ def test_micro_batch_reads_once_and_is_visible_after_four_rounds(
     given = {"path": "/memory", "topic": "t0"} | ({"group.id": GROUP} if with_group else {})
     options = parse_options(given, "writeStream")
     monkeypatch.setattr("spark_sink.commit.planned_batch", lambda _, number: PlannedBatch(number))
-    ended: list[Ended | None] = []
+    ended: list[TransactionMetadata | None] = []
     for batch_id in range(4):
         world.shared.clock.advance_ms(pause_ms)
         task = StagedTask(0, batches_of(world, batch_id), "query", "run", batch_id)
@@ -291,16 +213,13 @@ def test_micro_batch_reads_once_and_is_visible_after_four_rounds(
         calls = list(world.store.calls)
         newest = ended[-1]
         assert newest is not None
-        assert newest.left is not None
         # On a thread, while Spark plans the next batch.
-        after, _ = world.rounds(partial(world.cluster.coordinator.complete, newest.left))
-    if dated:
-        assert (rounds, max(visible), after) == ((4, 4, 1) if with_group else (3, 3, 1))
-    else:
-        assert (rounds, max(visible), after) == ((5, 5, 2) if with_group else (5, 4, 1))
+        after, _ = world.rounds(partial(world.cluster.coordinator.complete, newest))
+    assert (rounds, max(visible), after) == ((4, 4, 1) if with_group else (3, 3, 1))
     read_at = calls.index(next(one for one in calls if one[0] == "put"))
     tables = [path.split("/")[0] for _, path in calls[:read_at]]
-    assert len([table for table in tables if "state" in table]) == 1 + (pause_ms > 10_000)
+    # After a pause it looks around the head, too, in the same round.
+    assert len([table for table in tables if "state" in table]) == (4 if pause_ms > 10_000 else 1)
 
 
 def test_sweep_comes_after_the_commit_of_a_micro_batch(
@@ -360,33 +279,6 @@ def test_topic_that_cannot_be_written_does_not_hold_up_the_next_one() -> None:
     assert decided.state.is_prepared
     assert cluster.coordinator.finish(decided) is not None
     assert [len(cluster.topic(name).view.by_path) for name in ("orders", "stock")] == [1, 1]
-
-
-def test_marker_that_is_not_proved_is_written_again_before_the_end() -> None:
-    """Its proof is asked for beside the offsets marker, and COMPLETE follows both (D88, R36)."""
-    shared = world()
-    cluster = process(shared)
-    row = owned(cluster, "run")
-    row = cluster.coordinator.commit(row, both(cluster, "before"), offsets=[consumed(0, 10)])
-    log = cluster.topic_log("orders").log
-    lost: list[str] = []
-
-    def lose(verb: str, path: str) -> Fault:
-        """The marker was put into a slot that clean-up had freed: it is not in the log."""
-        is_proof = verb == "head" and path == commit_path("orders", log.version - 1)
-        if not is_proof or lost:
-            return Fault.NONE
-        lost.append(commit_path("orders", log.version))
-        process(shared).store.delete(lost)
-        return Fault.FAIL_BEFORE
-
-    batches = both(cluster, "mine")
-    faults(cluster).plan = lose
-    cluster.coordinator.commit(row, batches, offsets=[consumed(10, 20)])
-    assert lost
-    assert state_of(process(shared)) is TransactionState.COMPLETE_COMMIT
-    assert visible(process(shared), "mine") == (True, True)
-    assert position(process(shared)) == 20
 
 
 def test_sweeper_leaves_a_transaction_alone_that_it_cannot_end() -> None:

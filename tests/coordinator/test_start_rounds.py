@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import GROUP, PLAIN
+from tests.coordinator.processes import GROUP, PLAIN, decide
 from tests.coordinator.test_rounds import Counted
 from tests.producer.worlds import group
 from txnlog.cluster import Cluster
-from txnlog.coordinator.finishing import Decided
 from txnlog.coordinator.root import Root
 from txnlog.messages import TopicPartition
 from txnlog.producer import Producer
@@ -43,7 +42,7 @@ def test_start_reads_fences_and_completes_in_all_shards_together(count: int) -> 
     counted = Counted(1, 1)
     made = holders(counted, count)
     rounds, _ = counted.rounds(lambda: counted.cluster.groups.start(GROUP))
-    assert rounds == 7 + count
+    assert rounds == 5 + count
     assert found(counted.cluster) == {number: number + 1 for number in range(len(made))}
 
 
@@ -56,7 +55,7 @@ def test_start_finishes_what_several_holders_have_decided() -> None:
         offsets = GroupOffsets(
             group_id=GROUP, generation=1, start={}, end={"input": {number: number + 1}}
         )
-        assert isinstance(dying.coordinator.decide(row, offsets=[offsets]), Decided)
+        decide(dying, row, offsets=[offsets])
     assert found(counted.cluster) == {}
     counted.cluster.groups.start(GROUP)
     assert found(counted.cluster) == {0: 1, 1: 2, 2: 3}

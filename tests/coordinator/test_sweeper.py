@@ -211,6 +211,7 @@ def test_sweeper_keeps_holders_that_may_commit() -> None:
     row = owner.coordinator.init_producer_id("tx", Owner(run_id="r"), timeout_ms=5_000)
     first = GroupOffsets(group_id="g", generation=generation, start={}, end={"t": {0: 7}})
     row = owner.coordinator.commit(row, offsets=[first])
+    owner.coordinator.complete(row)
     sweeper = Sweeper(other)
     for _ in range(5):
         assert sweeper.sweep() == 0

@@ -9,6 +9,7 @@ from tests.admin.spoiled import spoil
 from tests.coordinator.processes import (
     GROUP,
     both,
+    decide,
     eager,
     faults,
     outcome_of,
@@ -139,7 +140,7 @@ def test_repeated_commit_of_a_decision_with_more_offsets_is_done() -> None:
     cluster = process(shared)
     row = eager(cluster, owned(cluster, "p"), "x", offsets=[read(0, 10)])
     cluster.coordinator.add_partitions(row, offsets=[read(1, 5)])
-    cluster.coordinator.decide(row, offsets=[read(0, 10)])
+    decide(cluster, row, offsets=[read(0, 10)])
     cluster.coordinator.commit(row, offsets=[read(0, 10)])
     assert process(shared).groups.fetch(GROUP) == {"input": {0: 10, 1: 5}}
 
@@ -261,7 +262,7 @@ def test_offsets_that_are_shown_do_not_go_back_when_they_move_meanwhile() -> Non
     writer, reader = process(shared), process(shared)
     row = owned(writer, "p")
     row = writer.coordinator.commit(row, both(writer, "one"), offsets=[read(0, 10)])
-    writer.coordinator.decide(row, both(writer, "two"), offsets=[read(0, 20)])
+    decide(writer, row, both(writer, "two"), offsets=[read(0, 20)])
     shown = reader.groups.committed(GROUP)
     assert shown is not None
     assert shown.positions() == {"input": {0: 20}}

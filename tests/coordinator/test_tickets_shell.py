@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import GROUP, both, consumed, owned, position, process, world
+from tests.coordinator.processes import (
+    GROUP,
+    both,
+    consumed,
+    decide,
+    owned,
+    position,
+    process,
+    world,
+)
 from txnlog.coordinator.fencing import fence_holders
+from txnlog.coordinator.finishing import publish
 from txnlog.errors import IllegalGenerationError, UnknownMemberIdError
 from txnlog.testing.invariants import check_cluster
 
@@ -47,9 +57,9 @@ def test_reset_stays_although_a_transaction_was_decided_before() -> None:
     shared = world()
     holder, operator = process(shared), process(shared)
     row, batches = owned(holder, "a"), both(holder, "one")
-    decided = holder.coordinator.decide(row, batches, offsets=[consumed(0, 10)])
+    decided = decide(holder, row, batches, offsets=[consumed(0, 10)])
     operator.groups.reset(GROUP, {"input": {0: 3}})
-    holder.coordinator.publish(decided)
+    publish(holder, decided)
     assert position(process(shared)) == 3
 
 
@@ -58,9 +68,9 @@ def test_plain_commit_stays_although_a_transaction_was_decided_before() -> None:
     shared = world()
     holder, consumer = process(shared), process(shared)
     row, batches = owned(holder, "a"), both(holder, "one")
-    decided = holder.coordinator.decide(row, batches, offsets=[consumed(0, 10)])
+    decided = decide(holder, row, batches, offsets=[consumed(0, 10)])
     consumer.groups.commit(GROUP, 1, {"input": {0: 50}})
-    holder.coordinator.publish(decided)
+    publish(holder, decided)
     assert position(process(shared)) == 50
 
 

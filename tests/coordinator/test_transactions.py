@@ -144,26 +144,27 @@ def test_commit_with_offsets_repeated_after_it_was_completed_succeeds() -> None:
     assert cluster.coordinator.commit(row, batches, offsets=offsets) == done
 
 
-def test_commit_repeated_before_complete_names_the_files_it_has_decided() -> None:
-    """Its group entry is taken already, which reads as fenced (R36, R41)."""
+def test_commit_repeated_after_its_decision_names_the_files_it_has_decided() -> None:
+    """Its ticket may be below a floor by then, which reads as fenced (R36, R41)."""
     shared = world()
     cluster = process(shared)
     row = owned(cluster, "a")
     batches, offsets = both(cluster, "mine"), [consumed(0, 10)]
-    prepared_puts = 0
+    puts = 0
 
-    def lose_complete(verb: str, path: str) -> Fault:
-        nonlocal prepared_puts
-        prepared_puts += verb == "put" and path.startswith("__transaction_state")
-        return Fault.FAIL_BEFORE if prepared_puts > 1 else Fault.NONE
+    def lose_offsets(verb: str, path: str) -> Fault:
+        """After the registration."""
+        nonlocal puts
+        puts += verb == "put" and path.startswith("__consumer_offsets")
+        return Fault.FAIL_BEFORE if puts > 1 else Fault.NONE
 
-    faults(cluster).plan = lose_complete
+    faults(cluster).plan = lose_offsets
     with pytest.raises(TxnLogError):
         cluster.coordinator.commit(row, batches, offsets=offsets)
     faults(cluster).plan = lambda verb, path: Fault.NONE
     assert state_of(process(shared)) is TransactionState.PREPARE_COMMIT
     cluster.coordinator.commit(row, batches, offsets=offsets)
-    assert state_of(process(shared)) is TransactionState.COMPLETE_COMMIT
+    assert state_of(process(shared)) is TransactionState.PREPARE_COMMIT
     assert visible(process(shared), "mine") == (True, True)
     assert position(process(shared)) == 10
 

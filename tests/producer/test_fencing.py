@@ -24,7 +24,6 @@ from tests.producer.worlds import (
     values,
     world,
 )
-from txnlog.coordinator.finishing import Ended
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import (
     InvalidTxnTimeoutError,
@@ -301,17 +300,17 @@ def test_producer_overtaken_while_its_commit_is_finished_does_not_continue_as_th
     made.begin_transaction()
     made.produce("orders", "mine")
     coordinator = cluster_of(made).coordinator
-    publish = coordinator.publish
+    commit = coordinator.commit
 
-    def publish_and_lose(*args, **kwargs):
-        publish(*args, **kwargs)
+    def commit_and_lose(*args, **kwargs):
+        commit(*args, **kwargs)
         successor = started(shared, "deferred")
         assert successor is not None
-        return Ended(coordinator.describe("tx"))
+        return coordinator.describe("tx")
 
-    coordinator.publish = publish_and_lose
+    coordinator.commit = commit_and_lose
     made.commit_transaction()
-    coordinator.publish = publish
+    coordinator.commit = commit
     assert values(process(shared), "orders") == ["mine"]
     with pytest.raises(ProducerFencedError):
         made.begin_transaction()

@@ -21,7 +21,7 @@ STRIDE = 97
 
 # An interrupt in an iterator that is being closed is reported, and ends no call.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-ways = pytest.mark.parametrize("way", ["deferred", "decided", "eager", "idempotent"])
+ways = pytest.mark.parametrize("way", ["deferred", "eager", "idempotent"])
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Run:
         shared = world()
         if way == "idempotent":
             return cls(producer(shared))
-        made = started(shared, commit_wait=way) if way == "decided" else started(shared, way)
+        made = started(shared, way)
         made.begin_transaction()
         return cls(made)
 
@@ -223,7 +223,7 @@ def test_commit_interrupted_after_its_end_does_not_publish_again(
     run.produce()
     report = Deferred.report
 
-    def interrupted(publication: Deferred, *, is_visible: bool) -> None:
+    def interrupted(publication: Deferred) -> None:
         monkeypatch.setattr(Deferred, "report", report)
         raise KeyboardInterrupt
 
@@ -248,14 +248,14 @@ def test_refusal_after_an_interrupted_commit_proves_nothing(
     made.produce("orders", "0")
     assert made._transactions is not None
     coordinator = made._transactions.session._coordinator
-    publish = coordinator.publish
+    commit = coordinator.commit
 
     def interrupted(*arguments: object, **named: object) -> None:
-        publish(*arguments, **named)  # type: ignore[arg-type]
+        commit(*arguments, **named)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(coordinator, "publish", interrupted)
+        patch.setattr(coordinator, "commit", interrupted)
         with pytest.raises(KeyboardInterrupt):
             made.commit_transaction()
     with started(shared).transaction() as successor:

@@ -38,10 +38,7 @@ def write(made: Producer, name: str, reports: Reports) -> str:
 
 
 @BOTH
-@pytest.mark.parametrize("wait", ["visible", "decided"])
-def test_records_of_a_restored_shard_are_never_acknowledged_and_lost(
-    publish: str, wait: str
-) -> None:
+def test_records_of_a_restored_shard_are_never_acknowledged_and_lost(publish: str) -> None:
     """Six commits returned, and reported deliveries without offsets; no record was there (R4)."""
     shared = world()
     made = started(shared, publish)
@@ -56,7 +53,7 @@ def test_records_of_a_restored_shard_are_never_acknowledged_and_lost(
     restore(shared, "__transaction_state", files)
     reports, errors = Reports(), []
     for number in range(12):
-        made = started(shared, publish, commit_wait=wait)
+        made = started(shared, publish)
         errors.append(write(made, f"after{number}", reports))
         made.close()
         assert_there(shared, reports)

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.producer.deciding import DAY_MS, deciding
 
 from tests.coordinator.processes import process, recover, state_of
-from tests.producer.worlds import BOTH, group, input_at, values, world
+from tests.producer.worlds import BOTH, group, input_at, started, values, world
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import ClientStateError, InvalidTxnStateError, TxnLogError
 from txnlog.producer import Producer
@@ -89,10 +88,10 @@ class Met:
 
     def __init__(self, publish: str, call: Act, others: Sequence[Act]) -> None:
         self.shared = world()
-        self.made = made = deciding(self.shared, publish)
+        self.made = made = started(self.shared, publish)
         self.others: list[Act] = []
         if call is begin_after_days:
-            self.shared.clock.advance_ms(2 * DAY_MS)
+            self.shared.clock.advance_ms(2 * 86_400_000)
         elif call is not begin:
             made.begin_transaction()
             made.produce("orders", "1", partition=0)
@@ -175,7 +174,7 @@ def test_call_that_waited_acts_on_its_own_transaction_only(publish: str, call: A
 def test_commit_that_waited_for_one_that_failed_and_was_aborted_says_so(publish: str) -> None:
     """It must not pass for a commit."""
     shared = world()
-    made = deciding(shared, publish)
+    made = started(shared, publish)
     made.begin_transaction()
     made.produce("orders", "1", partition=0)
     made.flush()

@@ -130,33 +130,6 @@ def test_option_of_another_cloud_is_refused_on_a_remote_root() -> None:
     assert checked_settings("/data", given) == given
 
 
-@pytest.mark.parametrize(
-    ("root", "given", "environ", "refuses"),
-    [
-        ("s3://b/p", {}, {}, True),
-        ("s3://b/p", {"aws_region": "eu-west-1"}, {"AWS_REGION": "eu-west-1"}, True),
-        ("s3://b/p", {"endpoint": "https://h"}, {}, False),
-        ("s3://b/p", {"aws_endpoint_url_s3": "https://h"}, {}, False),
-        ("s3://b/p", {"skip_signature": "true"}, {}, False),
-        ("s3://b/p", {"skip_signature": "false"}, {}, True),
-        ("s3://b/p", {}, {"AWS_ENDPOINT_URL": "https://h"}, False),
-        ("s3://b/p", {}, {"AWS_SKIP_SIGNATURE": "true"}, False),
-        ("s3://b/p", {}, {"AWS_endpoint_url": "http://h"}, False),
-        ("s3://b/p", {"s3_express": "true"}, {}, False),
-        ("s3://b/p", {}, {"AWS_S3_EXPRESS": "true"}, False),
-        ("s3://b/p", {"endpoint": "https://h", "refuses_skewed_requests": "yes"}, {}, True),
-        ("s3://b/p", {"refuses_skewed_requests": "false"}, {}, False),
-        ("az://c/p", {}, {}, False),
-        ("gs://b/p", {}, {}, False),
-    ],
-)
-def test_only_amazon_is_known_to_check_dates(
-    root: str, given: dict[str, str], environ: dict[str, str], refuses: bool
-) -> None:
-    """Relied on where it is not so, a paused process believes in a lost commit (R70)."""
-    assert parse_storage_options(root, given).refuses_skewed_requests(environ) is refuses
-
-
 def test_two_spellings_with_different_values_are_refused() -> None:
     """Which one counts would be a matter of order."""
     with pytest.raises(ConfigError, match=r"storage\.aws_region and storage\.region"):

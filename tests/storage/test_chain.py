@@ -197,8 +197,7 @@ def test_warm_writer_never_fills_a_hole(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commits above the hole would follow one that they were not decided on (R62, R66)."""
-    monkeypatch.setattr(delta_log, "_LOCAL_CHECK_SLOTS_MS", -1)
-    monkeypatch.setattr(delta_log, "_CHECK_SLOTS_MS", -1)
+    monkeypatch.setattr(delta_log, "_LOOK_MS", -1)
     log = created(store, 3)
     other, _ = opened(store)
     for number in (4, 5):
@@ -295,6 +294,7 @@ def test_damaged_checkpoint_is_replaced_by_the_one_before(
     log = created(store, 3)
     before = checkpoint(store)
     assert clean_up(store, TABLE, retention_ms=-1)
+    log.refresh()
     for number in (4, 5):
         write(log, number)
     path = checkpoint_path(TABLE, checkpoint(store))

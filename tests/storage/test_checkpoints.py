@@ -62,6 +62,7 @@ def test_checkpoint_on_top_of_a_checkpoint_equals_the_log(store: ObjectStore) ->
     log = created(store, 7)
     checkpoint(store)
     store.delete([commit_path(TABLE, version) for version in range(7)])
+    log.refresh()
     for number in range(8, 12):
         write(log, number)
     assert checkpoint(store) == 11

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.coordinator.processes import owned, staged
+from tests.coordinator.processes import decide, owned, staged
 from tests.storage.mounts import bind, mount, mounted, remount, unmount
 from txnlog.cluster import Cluster
 from txnlog.errors import (
@@ -164,11 +164,7 @@ def decided(cluster: Cluster) -> TransactionMetadata:
     """A transaction over two topics whose process died when it was decided."""
     row = owned(cluster, "a")
     batches = [staged(cluster, topic, "x") for topic in ("orders", "stock")]
-    cluster.coordinator.decide(row, batches)
-    found = cluster.coordinator.describe("tx")
-    assert found is not None
-    assert found.state is TransactionState.PREPARE_COMMIT
-    return found
+    return decide(cluster, row, batches)
 
 
 def test_missing_topic_folder_delays_its_marker_and_is_reported(root: Path) -> None:

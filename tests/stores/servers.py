@@ -31,8 +31,7 @@ HOST = "127.0.0.1"
 BUCKET = "txnlog-tests"
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(os.environ.get("TXNLOG_STORES") or Path(sys.prefix) / ".stores")
-CHECKS_DATES = "refuses_skewed_requests"
-OWN = ("allow_http", CHECKS_DATES)
+OWN = ("allow_http",)
 """Options that other programs do not know by this name."""
 START_S_MAX = 120
 STOP_S_MAX = 20
@@ -195,12 +194,6 @@ def _s3(root: str, port: int) -> Place:
     return Place(f"s3://{BUCKET}/{root}", options)
 
 
-def _dated_s3(root: str, port: int) -> Place:
-    """Of a server that checks dates, as test_dated_requests.py shows of versitygw."""
-    found = _s3(root, port)
-    return Place(found.url, {**found.options, CHECKS_DATES: "true"})
-
-
 def _moto(folder: Path) -> list[str]:
     return [sys.executable, "-m", "tests.stores.moto_server"]
 
@@ -287,7 +280,7 @@ def _program(name: str, path: Path, tool: str) -> str:
 
 KINDS = {
     "moto": Kind(_moto, _s3, _make_s3_bucket),
-    "versitygw": Kind(_versitygw, _dated_s3, _make_folder),
+    "versitygw": Kind(_versitygw, _s3, _make_folder),
     "azurite": Kind(_azurite, _azure, _make_container),
     "gcs": Kind(_fake_gcs, _gcs, _nothing),
 }

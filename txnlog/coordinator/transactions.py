@@ -155,6 +155,7 @@ class TransactionCoordinator:
 
         `offsets` are those sent so far, or some of them.
         """
+        row = self._completed(row)
 
         def add(tickets: tuple[GroupTicket, ...]) -> TransactionMetadata:
             return self._add_partitions(row, tuple(partitions), tickets, manifest)
@@ -221,8 +222,8 @@ class TransactionCoordinator:
         """Steps 1 to 3: commit staged batches and group offsets as one transaction.
 
         Returns the row afterwards, which another owner may have taken: PREPARE_COMMIT, with its
-        COMPLETE left. Given as `row`, such a row is completed by the write of the next decision;
-        else call `complete`. `batch` is the micro-batch of a streaming query, recorded with the
+        COMPLETE left. As `row` of the next commit it is completed by the write of that decision;
+        any other call completes it first. `batch` is the micro-batch of a streaming query, recorded with the
         decision; `phases` measures the times; `read` are all topics of the batches if they were
         just read. Before the decision, raises what fences or refuses the transaction. An error
         after it has `decided` in its context: a repeated call writes what is missing, or any other
@@ -278,6 +279,7 @@ class TransactionCoordinator:
 
         Its tickets are checked here: the commit of what is prepared can no longer be refused.
         """
+        row = self._completed(row)
         staging = batches if isinstance(batches, Staging) else Staging.done(batches)
         staged = get_ready(self._root, row, staging, offsets)
         manifest = Manifest(batches=tuple(staged))
@@ -286,7 +288,7 @@ class TransactionCoordinator:
     def abort(self, row: TransactionMetadata) -> TransactionMetadata:
         """Abort the row's transaction; a deferred one needs no write."""
         result, phases = TransactionResult.ABORT, Phases()
-        ended = self._end(row, result, phases)
+        ended = self._end(self._completed(row), result, phases)
         try:
             return self.finish(ended) or ended
         except TxnLogError as error:
@@ -352,6 +354,13 @@ class TransactionCoordinator:
         return finish(self._root, row, reading=reading)
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _completed(self, row: TransactionMetadata) -> TransactionMetadata:
+        """The row for the next transaction: one that `commit` has returned is completed first."""
+        if not row.state.is_prepared:
+            return row
+        complete(self._root, row)
+        return as_completed(row)
 
     def _under(
         self,

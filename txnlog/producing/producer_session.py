@@ -167,9 +167,8 @@ class ProducerSession:
         self, partitions: Sequence[TopicPartitions], offsets: Offsets = ()
     ) -> TransactionMetadata:
         """AddPartitionsToTxn, and offsets (R30); the row with all that was added so far."""
-        self.complete()
         self._has_written = True
-        self._row = self._coordinator.add_partitions(self.row, partitions, offsets=offsets)
+        self._row = self._coordinator.add_partitions(self._newest, partitions, offsets=offsets)
         return self._row
 
     def add_offsets(
@@ -211,7 +210,6 @@ class ProducerSession:
 
     def prepare(self, staging: Staging) -> str:
         """The first of two phases; returns `prepared_state`."""
-        self.complete()
         self._row = self._attempt(self._coordinator.prepare, staging, self._requests())
         return self.prepared_state
 
@@ -260,9 +258,8 @@ class ProducerSession:
         try:
             if not self._has_lost_epoch:
                 read_ms = self._clock.boot_ms()
-                self.complete()
                 if self._aborting is None:
-                    self._aborting = self._coordinator.add_partitions(self.row)
+                    self._aborting = self._coordinator.add_partitions(self._newest)
                 self._adopt(self._coordinator.abort(self._aborting), read_ms)
                 return
         except InvalidProducerIdMappingError:

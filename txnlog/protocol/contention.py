@@ -4,7 +4,8 @@ The writer whose commit is the newest puts the next one at once; the others firs
 at the same pace, and may lose every time. So a writer that has won several times in a row, on a log
 that others have written lately, waits for a moment. A writer that has lost waits for a random part
 of the latency, so that it does not stay in step with the winner, and for less the more often it has
-lost. On a local disk, where a put is a small part of a commit, it tries again at once: its turn
+lost. Who has never won there is known to no winner: that one waits, too, though seldom. On a local
+disk, where a put is a small part of a commit, it tries again at once: its turn
 comes by chance, and to wait would be to leave the log to the others.
 """
 
@@ -17,6 +18,8 @@ STARVED_MS = 50.0
 """Who has lost so often for nothing waits after all, so that it does not give up in a second."""
 WINS_MAX = 4
 """Commits in a row after which a writer waits: two transactions in a shard."""
+WINS_ALONE_MAX = 32
+"""The same where no other writer is known."""
 WANTED_PUTS = 2_000
 WANTED_MS_MAX = 60_000
 """For so many puts, and so long, the commit of another process shows that a log is contended."""
@@ -31,13 +34,13 @@ def is_wanted(since_others_ms: int | None, *, latency_ms: float) -> bool:
     return since_others_ms <= min(WANTED_MS_MAX, WANTED_PUTS * latency_ms)
 
 
-def give_way_ms(*, wins: int, latency_ms: float, jitter: float) -> float:
-    """How long to wait before the next commit to a log that others want; `jitter` is between 0 and
-    1, `wins` are this writer's commits in a row.
+def give_way_ms(*, wins: int, is_wanted: bool, latency_ms: float, jitter: float) -> float:
+    """How long to wait before the next commit to a log; `jitter` is between 0 and 1, `wins` are
+    this writer's commits in a row.
 
     A loser needs two reads and a put to get in.
     """
-    if wins < WINS_MAX:
+    if wins < (WINS_MAX if is_wanted else WINS_ALONE_MAX):
         return 0.0
     return (3.0 + 2.0 * jitter) * latency_ms
 

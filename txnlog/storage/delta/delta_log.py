@@ -191,13 +191,16 @@ class DeltaLog:
         return is_likely and not (self.store.is_local and self._is_wanted())
 
     def give_way(self) -> None:
-        """Before the next commit: wait for a moment if other writers have
-        committed here recently and this one keeps winning.
+        """Before the next commit: wait for a moment if this writer keeps winning, and others have
+        committed here recently, or may be trying to.
         """
-        if not self._is_wanted():
+        is_wanted = self._is_wanted()
+        if self.store.is_local and not is_wanted:
             return
-        latency_ms = self.store.latency.ms
-        wait_ms = give_way_ms(wins=self._wins, latency_ms=latency_ms, jitter=random.random())
+        latency_ms, jitter = self.store.latency.ms, random.random()
+        wait_ms = give_way_ms(
+            wins=self._wins, is_wanted=is_wanted, latency_ms=latency_ms, jitter=jitter
+        )
         if wait_ms:
             self._clock.sleep_ms(wait_ms)
             self._wins = 0
@@ -236,7 +239,9 @@ class DeltaLog:
                 self._meet_others()
                 self._take(commits)
             if is_end:
-                if not (sure or self._must_look()) or self._look():
+                # On a local disk it costs microseconds, and shows that it was not unmounted.
+                is_due = sure or self._must_look() or (self.store.is_local and not commits)
+                if not is_due or self._look():
                     self._confirmed = sent
                     return
                 if self.exists:
@@ -288,7 +293,7 @@ class DeltaLog:
         calls: list[Callable[[], bool]] = []
         if check_head:
             calls.append(lambda: not self._is_there(self.version + 1))
-        if self._must_look():
+        if self._must_look() or (check_head and self.store.is_local):
             calls.append(self._look)
         return all(self.store.together(calls))
 
@@ -321,14 +326,13 @@ class DeltaLog:
         return passed_ms <= self.settings.trust_ms
 
     def _must_look(self) -> bool:
-        """Whether the last look is too old; on a local disk, where one costs microseconds, always.
+        """Whether the last look is too old.
 
         By the boot clock. A guest that is paused sooner after a look, and whose clocks do not show
         it, may begin a branch of its own; the next look finds that.
         """
-        if self._looked_ms is None or self.store.is_local:
-            return True
-        return self._clock.boot_ms() - self._looked_ms > _LOOK_MS
+        looked_ms = self._looked_ms
+        return looked_ms is None or self._clock.boot_ms() - looked_ms > _LOOK_MS
 
     def _look(self) -> bool:
         """Whether the log still has its newest versions, and no commit between them is missing.
@@ -338,9 +342,12 @@ class DeltaLog:
         may lack; and at the slot after the next, which is taken before the next one only where a
         commit is missing.
         """
-        known = sorted({self._looked_at, self.version} - {-1})
-        slots = [*known, self.version + 2]
         sent_ms = self._clock.boot_ms()
+        if not self.exists:
+            files = log_files.list_log(self.store, self.path)
+            if files.commits or files.checkpoints:
+                return False
+        slots = [*sorted({self._looked_at, self.version} - {-1}), self.version + 2]
         *are_there, is_beyond = self.store.together([partial(self._is_there, one) for one in slots])
         if not all(are_there) or (is_beyond and not self._is_there(self.version + 1)):
             return False
