@@ -9,14 +9,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.interrupting import PRODUCING
-from tests.producer.worlds import cluster_of, producer, started, values, world
+from tests.producer.worlds import Reports, cluster_of, producer, started, values, world
 from txnlog.cluster import Cluster
 from txnlog.errors import ClientStateError, InvalidTxnStateError, TxnLogError
 from txnlog.messages import Message
 from txnlog.producer import Producer
+from txnlog.producing.deadlines import Deadline
 
 Callback = Callable[[Any, Message], None]
 
@@ -37,6 +39,13 @@ def forward(made: Producer, levels: int = LEVELS) -> Callback:
 def produce(made: Producer) -> None:
     made.produce("orders", "0", on_delivery=forward(made))
     made.produce("orders", "1", on_delivery=forward(made))
+
+
+def in_another_thread(call: Callable[[], object]) -> None:
+    """Make a call, and wait for it."""
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
 
 
 def forwarded(cluster: Cluster) -> list[str]:
@@ -150,7 +159,9 @@ def test_close_calls_every_callback_although_some_raise() -> None:
     assert forwarded(cluster_of(made)) == ["0", "1"]
 
 
-def test_flush_waits_for_a_callback_that_another_thread_calls() -> None:
+def test_flush_waits_for_a_callback_that_another_thread_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It returned 0 while that callback was about to produce."""
     made = producer(world())
     called, may_produce = threading.Event(), threading.Event()
@@ -165,15 +176,87 @@ def test_flush_waits_for_a_callback_that_another_thread_calls() -> None:
     poller.start()
     assert called.wait(600)
     assert made.flush(0) == 1
-    left: list[int] = []
-    flusher = threading.Thread(target=lambda: left.append(made.flush()))
-    flusher.start()
-    assert left == []
-    may_produce.set()
-    poller.join()
-    flusher.join()
-    assert left == [0]
+
+    def go_on(_: float) -> None:
+        may_produce.set()
+        poller.join(600)
+
+    monkeypatch.setattr(made._clock, "sleep_ms", go_on)
+    assert made.flush() == 0
     assert forwarded(cluster_of(made)) == ["0"]
+
+
+def test_flush_calls_what_a_callback_that_raises_in_another_thread_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reports after it wait for the next call, which flush() is."""
+    made = producer(world())
+    called, may_raise = threading.Event(), threading.Event()
+    reports = Reports()
+
+    def callback(error: Exception | None, message: Message) -> None:
+        called.set()
+        may_raise.wait(600)
+        raise ValueError("of the application")
+
+    def poll() -> None:
+        with pytest.raises(ValueError, match="application"):
+            made.poll()
+
+    made.produce("orders", "0", partition=0, on_delivery=callback)
+    made.produce("orders", "1", partition=0, on_delivery=reports)
+    poller = threading.Thread(target=poll)
+    poller.start()
+    assert called.wait(600)
+
+    def go_on(_: float) -> None:
+        may_raise.set()
+        poller.join(600)
+
+    monkeypatch.setattr(made._clock, "sleep_ms", go_on)
+    assert made.flush() == 0
+    assert reports.offsets == [("orders", 0, 1)]
+
+
+def test_flush_does_not_wait_for_what_other_threads_produce_meanwhile() -> None:
+    """It went on for as long as they did."""
+    made = producer(world())
+    reports = Reports()
+
+    def callback(error: Exception | None, message: Message) -> None:
+        reports(error, message)
+        if len(reports.received) < 20:
+            in_another_thread(lambda: made.produce("stock", "x", partition=0, on_delivery=callback))
+
+    made.produce("orders", "0", partition=0, on_delivery=callback)
+    assert made.flush() == 1
+    assert reports.offsets == [("orders", 0, 0)]
+
+
+def test_flush_does_not_wait_for_callbacks_of_later_records() -> None:
+    """Threads that poll without end would keep it waiting."""
+    made = producer(world())
+    called, may_end = threading.Event(), threading.Event()
+
+    def later(error: Exception | None, message: Message) -> None:
+        called.set()
+        may_end.wait(600)
+
+    def polls() -> None:
+        made.produce("stock", "x", partition=0, on_delivery=later)
+        made.poll()
+
+    poller = threading.Thread(target=polls)
+
+    def callback(error: Exception | None, message: Message) -> None:
+        poller.start()
+        assert called.wait(600)
+
+    made.produce("orders", "0", partition=0, on_delivery=callback)
+    assert made.flush() == 0
+    assert poller.is_alive()
+    may_end.set()
+    poller.join()
 
 
 def test_flush_in_callbacks_of_two_threads_waits_for_neither() -> None:
@@ -200,6 +283,100 @@ def test_flush_in_callbacks_of_two_threads_waits_for_neither() -> None:
 
 
 # --- close() beside other calls -------------------------------------------------------------------
+
+
+def test_close_takes_records_of_callbacks_only() -> None:
+    """It went on for as long as other threads produced, up to twice delivery.timeout.ms."""
+    made = producer(world())
+    refused: list[str] = []
+
+    def refuse(call: Callable[[], object]) -> None:
+        with pytest.raises(ClientStateError, match="closed"):
+            call()
+        refused.append("produce")
+
+    def callback(error: Exception | None, message: Message) -> None:
+        in_another_thread(lambda: refuse(lambda: made.produce("stock", "x", partition=0)))
+        table = pa.table({"value": [b"x"]})
+        in_another_thread(lambda: refuse(lambda: made.produce_batch("stock", table)))
+        if message.topic() == "orders":
+            made.produce("stock", "0", partition=0, on_delivery=callback)
+
+    made.produce("orders", "0", partition=0, on_delivery=callback)
+    made.close()
+    assert refused == ["produce"] * 4
+    assert forwarded(cluster_of(made)) == ["0"]
+
+
+def test_close_refuses_a_record_that_waits_for_memory_in_another_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would be accepted when close() makes room, and lost."""
+    made = producer(world(), buffer_memory=2_000)
+    made.produce("orders", "x" * 3_000, partition=0)
+    open_buffer, send = made._admission.open_buffer, made._send
+    waits, may_go_on = threading.Event(), threading.Event()
+    refused: list[ClientStateError] = []
+
+    def waiting(*args: Any) -> None:
+        waits.set()
+        may_go_on.wait(600)
+        open_buffer(*args)
+
+    def produce() -> None:
+        with pytest.raises(ClientStateError, match="closed") as caught:
+            made.produce("orders", "y", partition=0)
+        refused.append(caught.value)
+
+    def sent(deadline: Deadline) -> bool:
+        is_sent = send(deadline)
+        may_go_on.set()
+        thread.join(600)
+        return is_sent
+
+    monkeypatch.setattr(made._admission, "open_buffer", waiting)
+    monkeypatch.setattr(made, "_send", sent)
+    thread = threading.Thread(target=produce)
+    thread.start()
+    assert waits.wait(600)
+    made.close()
+    assert len(refused) == 1
+
+
+def test_close_refuses_a_transaction_that_another_thread_would_begin() -> None:
+    """It stayed open, and its readers waited until it expired."""
+    made = started(world(), "eager")
+    refused: list[str] = []
+
+    def begin() -> None:
+        with pytest.raises(ClientStateError, match="closed"):
+            made.begin_transaction()
+        refused.append("begin")
+
+    def callback(error: Exception | None, message: Message) -> None:
+        in_another_thread(begin)
+
+    made.begin_transaction()
+    made.produce("orders", "0", partition=0, on_delivery=callback)
+    made.commit_transaction()
+    made.close()
+    assert refused == ["begin"]
+
+
+@pytest.mark.parametrize("kind", ["error_cb", "stats_cb"])
+def test_close_takes_records_of_every_callback(kind: str) -> None:
+    shared = world()
+    given = {"txnlog.root": "memory://", "statistics.interval.ms": 1}
+    made = Producer(
+        {**given, kind: lambda _: made.produce("stock", "0", partition=0)},
+        cluster=cluster_of(producer(shared)),
+        background=False,
+    )
+    made.produce("orders", "0", partition=0)
+    shared.clock.advance_ms(10)
+    made._events.failed(ValueError("of the store"))
+    made.close()
+    assert forwarded(cluster_of(made)) == ["0"]
 
 
 @pytest.mark.parametrize("way", ["idempotent", "deferred", "eager", "aborted"])
