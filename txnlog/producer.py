@@ -19,8 +19,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
-from typing import TypeVar
 
 import pyarrow as pa
 
@@ -34,6 +32,7 @@ from txnlog.errors import (
     UnknownTopicIdError,
 )
 from txnlog.messages import ClusterMetadata, ConsumerGroupMetadata, TopicPartition
+from txnlog.process.closing import ClosedAtTheEnd
 from txnlog.process.forking import watch
 from txnlog.producing.accumulator import Accumulator, OnDelivery
 from txnlog.producing.admission import Admission
@@ -66,10 +65,8 @@ __all__ = ["Producer"]
 
 logger = logging.getLogger("txnlog")
 
-P = TypeVar("P", bound="Producer")
 
-
-class Producer:
+class Producer(ClosedAtTheEnd):
     """Idempotent without `transactional.id`, transactional with it. See the module's text.
 
     Raises ConfigError for settings it does not know, or that contradict each other.
@@ -158,17 +155,6 @@ class Producer:
 
     def __bool__(self) -> bool:
         return True
-
-    def __enter__(self: P) -> P:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # -- records ---------------------------------------------------------------------------------
 

@@ -19,12 +19,12 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from txnlog.compat.confluent_kafka.closing import ClosedAtTheEnd
 from txnlog.compat.confluent_kafka.consumer import Consumer
 from txnlog.compat.confluent_kafka.error import KafkaError, KafkaException
 from txnlog.compat.confluent_kafka.error_codes import CODES
 from txnlog.compat.confluent_kafka.producer import Producer
 from txnlog.messages import ClusterMetadata, ConsumerGroupMetadata, Message, TopicPartition
+from txnlog.process.closing import AwaitedAtTheEnd
 
 __all__ = ["AIOConsumer", "AIOProducer"]
 
@@ -80,7 +80,7 @@ _CALLBACK: ContextVar[_Callback | None] = ContextVar("txnlog_callback", default=
 """The callback that runs in this context, or has made the task that does."""
 
 
-class _Client(ClosedAtTheEnd):
+class _Client(AwaitedAtTheEnd):
     """What both clients share: the loop, the worker threads, callbacks on the loop."""
 
     def __init__(self, max_workers: int, executor: Executor | None) -> None:
