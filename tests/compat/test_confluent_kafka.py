@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from tests.docs.blocks import ROOT, blocks
+from tests.threads import Thread
 from txnlog import errors
 from txnlog.compat.confluent_kafka import (
     OFFSET_INVALID,
     Consumer,
+    ConsumerGroupState,
     DeserializingConsumer,
     KafkaError,
     KafkaException,
@@ -42,6 +45,8 @@ from txnlog.compat.confluent_kafka.serialization import (
     StringDeserializer,
     StringSerializer,
 )
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -444,3 +449,85 @@ def test_aio_consumer_calls_back_on_the_loop_and_keeps_messages_of_cancelled_pol
     assert found == [b"a", b"b", b"c"]
     assert told == ["1"]
     assert json.loads(stats[-1])["type"] == "consumer"
+
+
+@pytest.mark.parametrize("name", ["on_delivery", "stats_cb"])
+def test_aio_producer_can_be_closed_in_its_callbacks(root: str, name: str) -> None:
+    """close() waited for a thread, which waited for the callback: for ever."""
+
+    async def send() -> bytes | None:
+        closed = asyncio.Event()
+
+        async def close(*_: object) -> None:
+            await producer.close()
+            closed.set()
+
+        given = {"bootstrap.servers": root, "statistics.interval.ms": 10}
+        on_delivery = close if name == "on_delivery" else None
+        producer = AIOProducer(given if on_delivery else {**given, "stats_cb": close})
+        delivered = await producer.produce("t", "0", on_delivery=on_delivery)
+        await closed.wait()
+        await producer.close()
+        return (await delivered).value()
+
+    assert in_a_thread(send) == b"0"
+
+
+@pytest.mark.parametrize("name", ["on_assign", "on_revoke", "on_commit", "stats_cb"])
+def test_aio_consumer_can_be_closed_in_its_callbacks(root: str, name: str) -> None:
+    """close() waited for a thread, which waited for the callback: for ever."""
+
+    async def read() -> None:
+        closed = asyncio.Event()
+
+        async def close(*_: object) -> None:
+            if not closed.is_set():
+                await reader.close()
+                closed.set()
+
+        rebalance = {name: close} if name in ("on_assign", "on_revoke") else {}
+        config = {"bootstrap.servers": root, "group.id": "g", "auto.offset.reset": "earliest"}
+        given = {**config, "statistics.interval.ms": 10, "auto.commit.interval.ms": 10}
+        reader = AIOConsumer(given if rebalance else {**given, name: close})
+        await reader.subscribe(["t"], **rebalance)
+        if name == "on_revoke":
+            assert await reader.poll() is not None
+            await reader.unsubscribe()
+        while not closed.is_set():
+            await reader.poll(1)
+        await reader.close()
+
+    put(root, "a")
+    in_a_thread(read)
+    groups = AdminClient({"bootstrap.servers": root}).list_consumer_groups().result().valid
+    assert [group.state for group in groups if group.state != ConsumerGroupState.EMPTY] == []
+
+
+def test_cancelled_polls_leave_no_calls_behind(root: str) -> None:
+    """Each waited for the lock, and then read for a second, before the next one."""
+
+    async def read() -> tuple[int, list[bytes | None]]:
+        config = {"bootstrap.servers": root, "group.id": "g", "auto.offset.reset": "earliest"}
+        async with AIOConsumer(config) as reader:
+            await reader.subscribe(["t"])
+            for _ in range(30):
+                waiting = asyncio.create_task(reader.poll())
+                await asyncio.sleep(0)
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+            left = len(asyncio.all_tasks()) - 1
+            put(root, "a", "b", "c")
+            messages = await reader.consume(3, 60)
+        return left, [message.value() for message in messages]
+
+    left, values = asyncio.run(read())
+    assert left <= 1
+    assert values == [b"a", b"b", b"c"]
+
+
+def in_a_thread(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run an event loop in a thread: one that waits for ever fails the test."""
+    result: T = Thread(lambda: asyncio.run(main())).result()
+    if isinstance(result, BaseException):
+        raise result
+    return result
