@@ -11,7 +11,6 @@ import logging
 import threading
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -36,6 +35,7 @@ from txnlog.messages import (
     TopicPartition,
 )
 from txnlog.process.clock import Clock
+from txnlog.process.closing import ClosedAtTheEnd
 from txnlog.process.forking import refusal, watch
 from txnlog.settings import arguments
 from txnlog.settings.arguments import INT32_MAX
@@ -63,7 +63,7 @@ SETTLE_MS = 100
 _CALLBACKS = ("on_commit", "error_cb", "stats_cb")
 
 
-class Consumer:
+class Consumer(ClosedAtTheEnd):
     """Reads topics, alone or as a member of a group. The constructor does no I/O.
 
     `config` has confluent-kafka's names; see docs/clients.md. Time-outs are in seconds, -1 waits
@@ -483,17 +483,6 @@ class Consumer:
         self._turn.forked()
         if self._opened is not None:
             self._inherited, self._opened = self._opened, None
-
-    def __enter__(self) -> Consumer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # -- inside ------------------------------------------------------------------------------------
 

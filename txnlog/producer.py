@@ -19,8 +19,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
-from typing import TypeVar
 
 import pyarrow as pa
 
@@ -34,6 +32,7 @@ from txnlog.errors import (
     UnknownTopicIdError,
 )
 from txnlog.messages import ClusterMetadata, ConsumerGroupMetadata, TopicPartition
+from txnlog.process.closing import ClosedAtTheEnd
 from txnlog.process.forking import watch
 from txnlog.producing.accumulator import Accumulator, OnDelivery
 from txnlog.producing.admission import Admission
@@ -66,10 +65,8 @@ __all__ = ["Producer"]
 
 logger = logging.getLogger("txnlog")
 
-P = TypeVar("P", bound="Producer")
 
-
-class Producer:
+class Producer(ClosedAtTheEnd):
     """Idempotent without `transactional.id`, transactional with it. See the module's text.
 
     Raises ConfigError for settings it does not know, or that contradict each other.
@@ -96,6 +93,7 @@ class Producer:
         self._block_ms: int = get("max.block.ms")
         self._on_delivery: OnDelivery | None = get("on_delivery")
         self._deliveries = Deliveries(self._clock)
+        self._is_closing = False
         self._destinations = Destinations(cluster, self._config)
         self._accumulator = Accumulator(self._clock, self._config)
         self._events = client_events(self._config, self._clock.boot_ms)
@@ -158,17 +156,6 @@ class Producer:
     def __bool__(self) -> bool:
         return True
 
-    def __enter__(self: P) -> P:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     # -- records ---------------------------------------------------------------------------------
 
     def produce(
@@ -208,6 +195,8 @@ class Producer:
         called = on_delivery or callback or self._on_delivery
         if called is not None and not callable(called):
             arguments.function("on_delivery", called)
+        if self._is_closing:
+            self._check_closing()
         deadline: Deadline | None = None
         number = 0
         try:
@@ -218,6 +207,9 @@ class Producer:
                     deadline = self._deadline("produce()", None)
                     number = self._lifecycle.transaction
                 self._admission.open_buffer(topic, key, partition, size_bytes, deadline, number)
+                self._check_closing()
+            if self._deliveries.serving:
+                self._deliveries.note_follow_up()
         finally:
             if self._sender.after_call is not None:
                 self._sender.make_after_call()
@@ -236,6 +228,7 @@ class Producer:
         16 MiB is taken slice by slice: an error after the first slice fails a transaction; outside
         of one the first `rows_taken` rows stay taken, and the error is not retriable.
         """
+        self._check_closing()
         deadline = self._deadline("produce_batch()", None)
         topic = arguments.topic("topic", topic)
         called = arguments.function("on_delivery", on_delivery) or self._on_delivery
@@ -243,6 +236,7 @@ class Producer:
         try:
             for part in to_slices(table, self._clock.now_ms()):
                 self._admission.add_table(topic, part, called, deadline, number)
+                self._deliveries.note_follow_up()
                 rows_taken += part.records.num_rows
         except TxnLogError as error:
             if not rows_taken:
@@ -268,37 +262,41 @@ class Producer:
     def flush(self, timeout: float | None = None) -> int:
         """Send all waiting records, and call the callbacks; how many records are left after that.
 
-        Records that callbacks produce are sent, too, and so on. None waits until all are delivered
-        or failed, each by delivery.timeout.ms at the latest; with callbacks that produce for ever
-        that never ends. In a deferred transaction there is nothing to send before the commit.
+        Records that callbacks produce are sent, too, and so on; for those that other threads
+        produce meanwhile it does not wait. None waits until all are delivered or failed, each by
+        delivery.timeout.ms at the latest; with callbacks that produce for ever that never ends. In
+        a deferred transaction there is nothing to send before the commit.
         """
         self._lifecycle.check_usable()
         return self._drain("flush()", timeout, self._serve)
 
-    def _drain(
-        self, call: str, timeout: float | None, serve: Callable[[], int], *, renews: bool = True
-    ) -> int:
-        """Send and serve until nothing is left; how much is. Each round has its own time, if there
-        is no time-out and it `renews`.
+    def _drain(self, call: str, timeout: float | None, serve: Callable[[], int]) -> int:
+        """Send and serve what is there, and what callbacks produce; how much is left. Each round
+        has its own time, if there is no time-out and the producer is not being closed.
         """
         limit_s = 2 * self._outlet.delivery_timeout_ms / 1000 if timeout is None else timeout
         deadline = self._deadline(call, limit_s)
+        deliveries = self._deliveries
         while True:
-            has_begun = self._sender.num_records() > 0
+            follow_ups = deliveries.follow_ups
             try:
                 is_sent = self._send(deadline)
             finally:
-                served = serve()
+                end = deliveries.end
+                serve()
+            while deliveries.is_serving_elsewhere(end) and deadline.remaining_ms > 0:
+                self._clock.sleep_ms(BACKOFF_MS_MIN)
             is_deferred = isinstance(self._sender.publication, Deferred)
             left = 0 if is_deferred else self._sender.num_records()
-            left += len(self._deliveries) + self._deliveries.is_serving_elsewhere
+            left += len(deliveries) + deliveries.is_serving_elsewhere(end)
             if not left or not is_sent or deadline.remaining_ms <= 0:
                 return left
-            if not served and not has_begun:
-                # A callback is called by another thread.
-                self._clock.sleep_ms(BACKOFF_MS_MIN)
-            elif timeout is None and renews:
-                deadline = self._deadline(call, limit_s)
+            if not self._is_closing:
+                if deliveries.follow_ups == follow_ups:
+                    # Other threads have produced it.
+                    return left
+                if timeout is None:
+                    deadline = self._deadline(call, limit_s)
 
     def _send(self, deadline: Deadline) -> bool:
         """Send all waiting records; False: it may be tried again. Raises what will not pass."""
@@ -352,11 +350,11 @@ class Producer:
     def close(self, timeout: float | None = None) -> None:
         """Flush, call the callbacks, and end; an open transaction is aborted, a prepared one kept.
 
-        Records that cannot be sent within `timeout` fail; None is twice delivery.timeout.ms, also
-        where callbacks go on producing: then `produce` raises ClientStateError in the callback.
-        All callbacks are called; the first exception of one is raised in the end. A closed
-        producer takes no more calls. In a signal handler that interrupts a call of the producer,
-        that call closes it.
+        From now on only callbacks may produce. Records that cannot be sent within `timeout` fail;
+        None is twice delivery.timeout.ms, also where callbacks go on producing: then `produce`
+        raises ClientStateError there, too. All callbacks are called; the first exception of one is
+        raised in the end. A closed producer takes no more calls. In a signal handler that
+        interrupts a call of the producer, that call closes it.
         """
         if self._lifecycle.is_over:
             return
@@ -367,8 +365,9 @@ class Producer:
         raised: list[Exception] = []
         serve = partial(self._serve, raised)
         try:
+            self._is_closing = True
             if self._transactions is None:
-                self._drain("close()", timeout, serve, renews=False)
+                self._drain("close()", timeout, serve)
             else:
                 self._end_transactions(timeout)
                 serve()
@@ -420,6 +419,7 @@ class Producer:
         then it gets a new producer id. Raises ProducerFencedError if another producer owns the id.
         """
         call = ProducerCall.BEGIN
+        self._check_closing()
         self._manager(call).begin(self._deadline(call.value, None))
 
     def send_offsets_to_transaction(
@@ -512,6 +512,11 @@ class Producer:
         retries = self._outlet.cluster.store.retries
         return Deadline(self._clock, retries, call, timeout_ms, backoff_ms_max=self._backoff_ms_max)
 
+    def _check_closing(self) -> None:
+        """Raises ClientStateError when close() has begun, except in a callback."""
+        if self._is_closing and not self._deliveries.is_serving_here:
+            raise ClientStateError("This producer is closed. Make a new one.")
+
     def _manager(self, call: ProducerCall) -> TransactionManager:
         """Raises what refuses `call` to a producer without transactional.id."""
         if self._transactions is None:
@@ -521,8 +526,7 @@ class Producer:
 
     def _serve(self, raised: list[Exception] | None = None) -> int:
         """Call what waits to be called; how many delivery callbacks were."""
-        self._events.serve(self._statistics)
-        return self._deliveries.serve(raised)
+        return self._deliveries.serve(partial(self._events.serve, self._statistics), raised)
 
     def _fail_send(self, error: TxnLogError) -> None:
         """A send failed permanently: no record is accepted, and a commit raises it (R40)."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.consumer.records import process, put, world
+from tests.threads import WAIT_S, in_threads
 from txnlog.admin import (
     AdminClient,
     ConfigEntry,
@@ -23,43 +22,13 @@ from txnlog.admin import (
 from txnlog.messages import TopicPartition
 from txnlog.testing.faults import SharedMemory
 
-WAIT_S = 600
 ROUNDS = 6
-
-
-@pytest.fixture
-def hasty() -> Iterator[None]:
-    """Threads change at almost every instruction."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def client(shared: SharedMemory) -> AdminClient:
     return AdminClient({}, cluster=process(shared))
 
 
-def in_threads(*works: Callable[[], object]) -> None:
-    errors: list[BaseException] = []
-
-    def run(work: Callable[[], object]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(work,), daemon=True) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
-    if errors:
-        raise errors[0]
-
-
-@pytest.mark.usefixtures("hasty")
 def test_calls_of_several_threads_all_succeed() -> None:
     shared = world(1)
     put(process(shared), b"a", b"b")

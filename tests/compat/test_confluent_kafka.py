@@ -1,11 +1,8 @@
-"""txnlog.compat.confluent_kafka: errors, callbacks, serializers, asyncio."""
+"""txnlog.compat.confluent_kafka: errors, callbacks, serializers."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +20,6 @@ from txnlog.compat.confluent_kafka import (
     SerializingProducer,
     TopicPartition,
 )
-from txnlog.compat.confluent_kafka.admin import AdminClient, NewTopic
-from txnlog.compat.confluent_kafka.aio import AIOConsumer, AIOProducer
 from txnlog.compat.confluent_kafka.error import (
     ConsumeError,
     KeySerializationError,
@@ -42,14 +37,6 @@ from txnlog.compat.confluent_kafka.serialization import (
     StringDeserializer,
     StringSerializer,
 )
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> str:
-    """A root with the topic `t` of one partition."""
-    made = str(tmp_path / "root")
-    AdminClient({"bootstrap.servers": made}).create_topics([NewTopic("t", 1)])["t"].result()
-    return made
 
 
 def put(root: str, *values: str, topic: str = "t") -> None:
@@ -332,115 +319,3 @@ def test_serializing_clients(root: str) -> None:
         reader.poll(60)
     assert end.value.code == KafkaError._PARTITION_EOF
     reader.close()
-
-
-# --- asyncio --------------------------------------------------------------------------------------
-
-
-def test_deferred_aio_producer_is_refused(root: str) -> None:
-    """Awaiting a delivery before the commit would never end (D113)."""
-
-    async def make() -> None:
-        AIOProducer({"bootstrap.servers": root, "transaction.publish": "deferred"})
-
-    with pytest.raises(KafkaException, match="publishes eagerly"):
-        asyncio.run(make())
-
-
-def test_aio_deliveries_are_awaited_without_a_flush(root: str) -> None:
-    async def send() -> list[int | None]:
-        async with AIOProducer({"bootstrap.servers": root, "transactional.id": "a"}) as producer:
-            await producer.init_transactions()
-            await producer.begin_transaction()
-            futures = [await producer.produce("t", f"{number}") for number in range(3)]
-            delivered = [message.offset() for message in await asyncio.gather(*futures)]
-            await producer.commit_transaction()
-            await producer.begin_transaction()
-            lost = await producer.produce("t", "never")
-            await producer.purge()
-            with pytest.raises(KafkaException):
-                await lost
-            await producer.abort_transaction()
-        return delivered
-
-    assert asyncio.run(send()) == [0, 1, 2]
-
-
-@pytest.mark.parametrize("flushes", [True, False])
-def test_aio_producer_delivers_what_its_callbacks_produce(root: str, flushes: bool) -> None:
-    """They run on the loop, called by a thread that flush() and close() have to wait for."""
-
-    async def send() -> int:
-        async with AIOProducer({"bootstrap.servers": root}) as producer:
-
-            async def forward(error: KafkaError | None, message: Message) -> None:
-                value = (message.value() or b"") + b"0"
-                if len(value) <= 3:
-                    await producer.produce("t", value, on_delivery=forward)
-
-            await producer.produce("t", "0", on_delivery=forward)
-            return await producer.flush() if flushes else 0
-
-    assert asyncio.run(send()) == 0
-    with reader_of(root) as reader:
-        reader.subscribe(["t"])
-        assert [message.value() for message in reader.consume(3, 60)] == [b"0", b"00", b"000"]
-
-
-def test_aio_producer_goes_on_after_a_callback_that_raises(root: str) -> None:
-    """The thread that serves delivery reports ended, and every later future stayed open."""
-
-    async def send() -> list[str]:
-        said: list[str] = []
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: said.append(str(context["exception"])))
-
-        def refuse(error: KafkaError | None, message: Message) -> None:
-            raise ValueError("no")
-
-        async with AIOProducer({"bootstrap.servers": root}) as producer:
-            await (await producer.produce("t", "1", on_delivery=refuse))
-            await (await producer.produce("t", "2"))
-        return said
-
-    assert asyncio.run(send()) == ["no"]
-
-
-def test_aio_consumer_calls_back_on_the_loop_and_keeps_messages_of_cancelled_polls(
-    root: str,
-) -> None:
-    """A message that a cancelled poll had taken was lost: its position was past it."""
-
-    async def read() -> tuple[list[bytes | None], list[str], list[str]]:
-        told: list[str] = []
-        stats: list[str] = []
-
-        async def on_assign(one: AIOConsumer, partitions: list[TopicPartition]) -> None:
-            await one.incremental_assign(partitions)
-            told.append(f"{len(await one.assignment())}")
-
-        async def stats_cb(text: str) -> None:
-            stats.append(text)
-
-        config = {"bootstrap.servers": root, "group.id": "g", "auto.offset.reset": "earliest"}
-        given = {"stats_cb": stats_cb, "statistics.interval.ms": 1}
-        async with AIOConsumer({**config, **given}) as reader:
-            await reader.subscribe(["t"], on_assign=on_assign)
-            found = []
-            waiting = [asyncio.create_task(reader.poll(60)) for _ in range(2)]
-            for task in waiting:
-                await asyncio.sleep(0)
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
-            while len(found) < 3:
-                message = await reader.poll(60)
-                assert message is not None
-                found.append(message.value())
-            await reader.commit(asynchronous=False)
-        return found, told, stats
-
-    put(root, "a", "b", "c")
-    found, told, stats = asyncio.run(read())
-    assert found == [b"a", b"b", b"c"]
-    assert told == ["1"]
-    assert json.loads(stats[-1])["type"] == "consumer"

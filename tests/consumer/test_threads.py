@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -23,25 +22,16 @@ from tests.consumer.records import (
     turn,
     world,
 )
+from tests.threads import WAIT_S, Thread, in_threads
 from txnlog.consumer import Consumer
 from txnlog.errors import ClientStateError, UnstableOffsetCommitError
 from txnlog.messages import OFFSET_INVALID, Message, TopicPartition
 from txnlog.testing.faults import SharedMemory
 
-WAIT_S = 600
 COUNT = 240
 """Records of each of two partitions."""
 
 Read = Callable[[Consumer], list[tuple[int, int]]]
-
-
-@pytest.fixture
-def hasty() -> Iterator[None]:
-    """Threads change at almost every instruction."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def filled(partitions: int = 2, count: int = COUNT, files: int = 8) -> SharedMemory:
@@ -83,32 +73,9 @@ def checked(message: Message) -> tuple[int, int]:
     return key  # type: ignore[return-value]
 
 
-def in_threads(*works: Callable[[], object]) -> None:
-    """Do all at the same time; raise what any of them raises."""
-    errors: list[BaseException] = []
-    barrier = threading.Barrier(len(works))
-
-    def run(work: Callable[[], object]) -> None:
-        try:
-            barrier.wait(WAIT_S)
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(work,), daemon=True) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
-    if errors:
-        raise errors[0]
-
-
 EVERYTHING = sorted((partition, offset) for partition in range(2) for offset in range(COUNT))
 
 
-@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize(
     "reads",
     [[poll] * 3, [consume] * 3, [consume_more] * 3, [consume_batch] * 3,
@@ -140,7 +107,6 @@ def test_each_record_is_returned_to_one_thread_with_its_own_offset(reads: list[R
         ] * 2
 
 
-@pytest.mark.usefixtures("hasty")
 def test_other_calls_beside_polls_neither_lose_nor_repeat_records() -> None:
     """Each call of a consumer, in threads of its own, while two others read."""
     shared = filled()
@@ -179,7 +145,6 @@ def test_other_calls_beside_polls_neither_lose_nor_repeat_records() -> None:
     reader.close()
 
 
-@pytest.mark.usefixtures("hasty")
 def test_changes_of_the_assignment_beside_polls_leave_a_working_consumer() -> None:
     """What is read after the last change is complete, from where that says."""
     shared = filled()
@@ -211,7 +176,6 @@ def test_changes_of_the_assignment_beside_polls_leave_a_working_consumer() -> No
     reader.close()
 
 
-@pytest.mark.usefixtures("hasty")
 def test_several_threads_open_and_close_one_consumer() -> None:
     shared = filled(count=8)
     opened: list[int] = []
@@ -244,26 +208,6 @@ class Napping:
 
     def reached(self) -> None:
         assert self.naps.acquire(timeout=WAIT_S)
-
-
-class Thread(threading.Thread):
-    """A call in a thread, and its result."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        super().__init__(daemon=True)
-        self._call = call
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self._result: Any = self._call()
-        except BaseException as error:
-            self._result = error
-
-    def result(self) -> Any:
-        self.join(WAIT_S)
-        assert not self.is_alive()
-        return self._result
 
 
 @pytest.mark.parametrize(

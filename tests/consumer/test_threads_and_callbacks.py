@@ -20,7 +20,7 @@ from tests.consumer.records import (
     read,
     world,
 )
-from tests.consumer.test_threads import WAIT_S, Thread
+from tests.threads import WAIT_S, Thread
 from txnlog.consumer import Consumer
 from txnlog.errors import ClientStateError
 from txnlog.messages import TopicPartition

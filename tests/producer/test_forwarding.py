@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pytest
 
-from tests.interrupting import PRODUCING
-from tests.producer.worlds import cluster_of, producer, started, values, world
+from tests.producer.worlds import Reports, cluster_of, producer, started, values, world
 from txnlog.cluster import Cluster
-from txnlog.errors import ClientStateError, InvalidTxnStateError, TxnLogError
+from txnlog.errors import ClientStateError, InvalidTxnStateError
 from txnlog.messages import Message
 from txnlog.producer import Producer
 
@@ -37,6 +33,13 @@ def forward(made: Producer, levels: int = LEVELS) -> Callback:
 def produce(made: Producer) -> None:
     made.produce("orders", "0", on_delivery=forward(made))
     made.produce("orders", "1", on_delivery=forward(made))
+
+
+def in_another_thread(call: Callable[[], object]) -> None:
+    """Make a call, and wait for it."""
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
 
 
 def forwarded(cluster: Cluster) -> list[str]:
@@ -150,7 +153,9 @@ def test_close_calls_every_callback_although_some_raise() -> None:
     assert forwarded(cluster_of(made)) == ["0", "1"]
 
 
-def test_flush_waits_for_a_callback_that_another_thread_calls() -> None:
+def test_flush_waits_for_a_callback_that_another_thread_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It returned 0 while that callback was about to produce."""
     made = producer(world())
     called, may_produce = threading.Event(), threading.Event()
@@ -165,15 +170,87 @@ def test_flush_waits_for_a_callback_that_another_thread_calls() -> None:
     poller.start()
     assert called.wait(600)
     assert made.flush(0) == 1
-    left: list[int] = []
-    flusher = threading.Thread(target=lambda: left.append(made.flush()))
-    flusher.start()
-    assert left == []
-    may_produce.set()
-    poller.join()
-    flusher.join()
-    assert left == [0]
+
+    def go_on(_: float) -> None:
+        may_produce.set()
+        poller.join(600)
+
+    monkeypatch.setattr(made._clock, "sleep_ms", go_on)
+    assert made.flush() == 0
     assert forwarded(cluster_of(made)) == ["0"]
+
+
+def test_flush_calls_what_a_callback_that_raises_in_another_thread_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reports after it wait for the next call, which flush() is."""
+    made = producer(world())
+    called, may_raise = threading.Event(), threading.Event()
+    reports = Reports()
+
+    def callback(error: Exception | None, message: Message) -> None:
+        called.set()
+        may_raise.wait(600)
+        raise ValueError("of the application")
+
+    def poll() -> None:
+        with pytest.raises(ValueError, match="application"):
+            made.poll()
+
+    made.produce("orders", "0", partition=0, on_delivery=callback)
+    made.produce("orders", "1", partition=0, on_delivery=reports)
+    poller = threading.Thread(target=poll)
+    poller.start()
+    assert called.wait(600)
+
+    def go_on(_: float) -> None:
+        may_raise.set()
+        poller.join(600)
+
+    monkeypatch.setattr(made._clock, "sleep_ms", go_on)
+    assert made.flush() == 0
+    assert reports.offsets == [("orders", 0, 1)]
+
+
+def test_flush_does_not_wait_for_what_other_threads_produce_meanwhile() -> None:
+    """It went on for as long as they did."""
+    made = producer(world())
+    reports = Reports()
+
+    def callback(error: Exception | None, message: Message) -> None:
+        reports(error, message)
+        if len(reports.received) < 20:
+            in_another_thread(lambda: made.produce("stock", "x", partition=0, on_delivery=callback))
+
+    made.produce("orders", "0", partition=0, on_delivery=callback)
+    assert made.flush() == 1
+    assert reports.offsets == [("orders", 0, 0)]
+
+
+def test_flush_does_not_wait_for_callbacks_of_later_records() -> None:
+    """Threads that poll without end would keep it waiting."""
+    made = producer(world())
+    called, may_end = threading.Event(), threading.Event()
+
+    def later(error: Exception | None, message: Message) -> None:
+        called.set()
+        may_end.wait(600)
+
+    def polls() -> None:
+        made.produce("stock", "x", partition=0, on_delivery=later)
+        made.poll()
+
+    poller = threading.Thread(target=polls)
+
+    def callback(error: Exception | None, message: Message) -> None:
+        poller.start()
+        assert called.wait(600)
+
+    made.produce("orders", "0", partition=0, on_delivery=callback)
+    assert made.flush() == 0
+    assert poller.is_alive()
+    may_end.set()
+    poller.join()
 
 
 def test_flush_in_callbacks_of_two_threads_waits_for_neither() -> None:
@@ -197,149 +274,3 @@ def test_flush_in_callbacks_of_two_threads_waits_for_neither() -> None:
         thread.join(600)
         assert not thread.is_alive()
     assert left == [0, 0]
-
-
-# --- close() beside other calls -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("way", ["idempotent", "deferred", "eager", "aborted"])
-def test_two_threads_that_close_one_producer_both_succeed(way: str) -> None:
-    """One of them raised that the producer was closed; wherever they meet."""
-    place = 0
-    has_met = True
-    while has_met:
-        shared = world()
-        if way == "idempotent":
-            made = producer(shared)
-        else:
-            made = started(shared, "deferred" if way == "deferred" else "eager")
-            made.begin_transaction()
-        made.produce("orders", "0", partition=0)
-        if way in ("deferred", "eager"):
-            made.commit_transaction()
-        has_met = _meet(made, place)
-        place += 3
-        assert made._lifecycle.is_over
-        assert values(cluster_of(made), "orders") == ([] if way == "aborted" else ["0"])
-    assert place > 15
-
-
-def _meet(made: Producer, place: int) -> bool:
-    """Close; before the `place`-th function of the call that begins without a lock, close in
-    another thread.
-    """
-    passed, errors = 0, []
-
-    def close() -> None:
-        try:
-            made.close()
-        except TxnLogError as error:
-            errors.append(error)
-
-    def meet(frame: FrameType, event: str, _: object) -> None:
-        nonlocal passed
-        is_ours = event == "call" and frame.f_code.co_filename.startswith(PRODUCING)
-        locks = (made._accumulator.lock, made._deliveries._lock)
-        if is_ours and made._sender._holder is None and not any(one._is_owned() for one in locks):  # type: ignore[attr-defined]
-            passed += 1
-            if passed - 1 == place:
-                thread = threading.Thread(target=close)
-                thread.start()
-                thread.join()
-
-    sys.setprofile(meet)
-    try:
-        made.close()
-    finally:
-        sys.setprofile(None)
-    assert errors == []
-    return passed > place
-
-
-def test_close_in_a_signal_handler_ends_the_producer_after_the_call_that_it_interrupts() -> None:
-    """It waited for the producer's thread, which waited for the call: for ever."""
-    shared = world()
-    made = Producer({"txnlog.root": "memory://"}, cluster=producer(shared)._outlet.cluster)
-    deadline = made._deadline("flush()", 600)
-    made.produce("orders", "0", partition=0)
-
-    def interrupted() -> None:
-        signal.raise_signal(signal.SIGUSR1)
-        assert not made._lifecycle.is_over
-        made._sender.pump()
-
-    before = signal.signal(signal.SIGUSR1, lambda *_: made.close())
-    try:
-        made._sender.exclusively(deadline, interrupted)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert made._lifecycle.is_over
-    assert values(cluster_of(made), "orders") == ["0"]
-
-
-def test_calls_of_a_signal_handler_in_the_midst_of_produce_are_refused_but_close() -> None:
-    """Each waited for the lock that produce() held: for ever."""
-    shared = world()
-    made = producer(shared)
-    made.produce("orders", "0", partition=0)
-    accumulator, refused = made._accumulator, []
-    now_ms = accumulator._now_ms
-
-    def handler() -> None:
-        for call in (made.flush, made.poll, lambda: made.produce("orders", "x")):
-            try:
-                call()
-            except ClientStateError as error:
-                refused.append(str(error))
-        made.close()
-        assert not made._lifecycle.is_over
-
-    def interrupted() -> int:
-        accumulator._now_ms = now_ms
-        handler()
-        return now_ms()
-
-    accumulator._now_ms = interrupted
-    made.produce("orders", "1", partition=0)
-    assert len(refused) == 3
-    assert all("Set a flag in the handler" in text for text in refused)
-    assert made._lifecycle.is_over
-    assert values(cluster_of(made), "orders") == ["0", "1"]
-
-
-def test_poll_of_another_thread_ends_when_the_producer_is_closed() -> None:
-    """It waited until its time-out."""
-    made = producer(world())
-    began = threading.Event()
-    wait = made._deliveries.wait
-
-    def waiting(timeout_s: float) -> None:
-        began.set()
-        wait(timeout_s)
-
-    made._deliveries.wait = waiting  # type: ignore[method-assign]
-    poller = threading.Thread(target=lambda: made.poll(3_600), daemon=True)
-    poller.start()
-    assert began.wait(600)
-    made.close()
-    poller.join(600)
-    assert not poller.is_alive()
-
-
-def test_close_in_a_signal_handler_does_not_undo_a_commit() -> None:
-    """The commit ended with an error about a state, although it had succeeded."""
-    made = started(world())
-    made.begin_transaction()
-    made.produce("orders", "0", partition=0)
-    assert made._transactions is not None
-    session = made._transactions.session
-    commit = session.commit
-
-    def interrupted(*args: Any) -> None:
-        made.close()
-        commit(*args)
-
-    session.commit = interrupted  # type: ignore[method-assign]
-    made.commit_transaction()
-    assert made._lifecycle.is_over
-    assert values(cluster_of(made), "orders") == ["0"]

@@ -31,7 +31,7 @@ def test_latency_is_the_time_from_produce_to_the_report_in_seconds() -> None:
     made.produce("orders", "b", partition=0, on_delivery=reports)
     clock.step_wall_ms(-3_600_000)
     clock.advance_ms(1_000)
-    made._sender.exclusively(made._deadline("test", None), made._sender.work)
+    made._sender.exclusively(made._deadline("test", None), made._sender.pump)
     clock.advance_ms(5_000)
     made.flush()
     assert latencies(reports) == [1.25, 1.0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from threading import Condition, RLock, get_ident
 
@@ -39,8 +39,10 @@ class Deliveries:
         self._first = 0
         self._end = 0
         self._waiting = 0
-        self._serving: list[int] = []
-        """The threads that are calling callbacks."""
+        self.serving: list[tuple[int, int]] = []
+        """The threads that are calling callbacks, each with the first report that it found."""
+        self.follow_ups = 0
+        """It changes when a callback has produced, or is to be called again."""
         self._is_over = False
         # Not a Lock: a signal handler may close the producer in the midst of any call.
         self._lock = RLock()
@@ -65,24 +67,41 @@ class Deliveries:
                 self._changed.notify_all()
 
     @property
-    def is_serving_elsewhere(self) -> bool:
-        """Whether another thread calls callbacks, which may produce; False in a callback.
+    def end(self) -> int:
+        """The number of the next report."""
+        return self._end
+
+    @property
+    def is_serving_here(self) -> bool:
+        """Whether this thread is calling callbacks: then one of them asks."""
+        here = get_ident()
+        return any(thread == here for thread, _ in self.serving.copy())
+
+    def is_serving_elsewhere(self, end: int) -> bool:
+        """Whether another thread calls callbacks of reports before `end`; False in a callback.
 
         Two callbacks would wait for each other.
         """
-        serving = self._serving.copy()
-        return bool(serving) and get_ident() not in serving
+        return any(first < end for _, first in self.serving.copy()) and not self.is_serving_here
 
-    def serve(self, raised: list[Exception] | None = None) -> int:
-        """Call the waiting callbacks, in the calling thread; returns how many were called.
+    def note_follow_up(self) -> None:
+        """A record was produced; in a callback, who waits for that callback looks again."""
+        if self.is_serving_here:
+            with self._lock:
+                self.follow_ups += 1
+
+    def serve(self, events: Callable[[], object], raised: list[Exception] | None = None) -> int:
+        """Call `events`, which calls other callbacks, and the waiting callbacks, in the calling
+        thread; returns how many of these were called.
 
         Those of records that they produce wait for the next call. An exception of a callback ends
         the call and reaches the caller, and the reports after it wait for the next call, too; with
         `raised` it is added to that.
         """
-        here, end, served = get_ident(), self._end, 0
+        here, end, served = (get_ident(), self._first), self._end, 0
         try:
-            self._serving.append(here)
+            self.serving.append(here)
+            events()
             while True:
                 report: _Report | None = None
                 try:
@@ -106,7 +125,7 @@ class Deliveries:
                     if report is not None and report.remaining:
                         self._put_back(report)
         finally:
-            self._serving.remove(here)
+            self.serving.remove(here)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until there is a report, or the time or the producer's life is over."""
@@ -124,7 +143,7 @@ class Deliveries:
         with self._lock:
             self._reports[self._first - 1] = report
             first, waiting = self._first - 1, self._waiting + report.remaining
-            self._first, self._waiting = first, waiting
+            self._first, self._waiting, self.follow_ups = first, waiting, self.follow_ups + 1
 
 
 def _calls(report: _Report) -> Iterator[tuple[OnDelivery, Message]]:

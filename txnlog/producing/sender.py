@@ -47,8 +47,8 @@ class Sender:
 
     `publication` is None between transactions, when no record can wait. `on_error` gets the error
     of a publication that failed permanently; it is weak, or the thread would keep the producer
-    alive. Records of a deferred transaction wait for a full batch or a call of `pump`. `events` gets
-    the errors of sends.
+    alive. Records of a deferred transaction wait for a full batch or a call of `pump`. `events`
+    gets the errors of sends.
     """
 
     def __init__(

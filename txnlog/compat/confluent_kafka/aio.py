@@ -19,12 +19,12 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from txnlog.compat.confluent_kafka.closing import ClosedAtTheEnd
 from txnlog.compat.confluent_kafka.consumer import Consumer
 from txnlog.compat.confluent_kafka.error import KafkaError, KafkaException
 from txnlog.compat.confluent_kafka.error_codes import CODES
 from txnlog.compat.confluent_kafka.producer import Producer
 from txnlog.messages import ClusterMetadata, ConsumerGroupMetadata, Message, TopicPartition
+from txnlog.process.closing import AwaitedAtTheEnd
 
 __all__ = ["AIOConsumer", "AIOProducer"]
 
@@ -80,7 +80,7 @@ _CALLBACK: ContextVar[_Callback | None] = ContextVar("txnlog_callback", default=
 """The callback that runs in this context, or has made the task that does."""
 
 
-class _Client(ClosedAtTheEnd):
+class _Client(AwaitedAtTheEnd):
     """What both clients share: the loop, the worker threads, callbacks on the loop."""
 
     def __init__(self, max_workers: int, executor: Executor | None) -> None:
@@ -113,8 +113,16 @@ class _Client(ClosedAtTheEnd):
         return await self._loop.run_in_executor(self._executor, work)
 
     async def _shut_down(self) -> None:
+        """End the threads; in a callback without waiting: one of them waits for the callback."""
         if self._owns_executor:
-            await self._loop.run_in_executor(None, self._executor.shutdown)
+            self._executor.shutdown(wait=False)
+        if self._callback() is None:
+            await self._loop.run_in_executor(None, self._join)
+
+    def _join(self) -> None:
+        """Wait until the threads have ended."""
+        if self._owns_executor:
+            self._executor.shutdown()
 
 
 class AIOProducer(_Client):
@@ -235,8 +243,11 @@ class AIOProducer(_Client):
                 await self._run(self._producer.close)
             finally:
                 self._is_closed = True
-                await self._loop.run_in_executor(None, self._poller.join)
                 await self._shut_down()
+
+    def _join(self) -> None:
+        self._poller.join()
+        super()._join()
 
 
 def _settle(delivered: asyncio.Future[Message], error: KafkaError | None, message: Message) -> None:
@@ -298,19 +309,19 @@ class AIOConsumer(_Client):
             if self._unclaimed:
                 count = min(count, len(self._unclaimed))
                 return [self._unclaimed.popleft() for _ in range(count)]
-            left_s = self._left_s(end_s)
             if self._callback() is not None:
                 # The call that waits for this callback has the lock.
+                left_s = self._left_s(end_s)
                 await self._fill(count, left_s)
             else:
-                # It ends also if this task is cancelled.
-                await asyncio.shield(asyncio.ensure_future(self._fill_locked(count, left_s)))
-            if not self._unclaimed and left_s == 0:
+                await self._lock.acquire()
+                left_s = self._left_s(end_s)
+                # It ends also if this task is cancelled, and nobody else fills before that.
+                filling = asyncio.ensure_future(self._fill(count, left_s))
+                filling.add_done_callback(lambda _: self._lock.release())
+                await asyncio.shield(filling)
+            if not self._unclaimed and (left_s == 0 or self._is_closed):
                 return []
-
-    async def _fill_locked(self, count: int, left_s: float) -> None:
-        async with self._lock:
-            await self._fill(count, left_s)
 
     async def _fill(self, count: int, left_s: float) -> None:
         if not self._unclaimed:

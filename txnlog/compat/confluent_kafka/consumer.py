@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from txnlog import consumer as native
@@ -25,6 +24,7 @@ from txnlog.messages import (
     Message,
     TopicPartition,
 )
+from txnlog.process.closing import ClosedAtTheEnd
 
 RebalanceCallback = Callable[..., Any]
 
@@ -33,7 +33,7 @@ class _Returning(native.Consumer):
     _raises = False
 
 
-class Consumer:
+class Consumer(ClosedAtTheEnd):
     """txnlog.Consumer with confluent-kafka's errors.
 
     What goes wrong in poll and consume comes as a message with an `error()`, and errors of the
@@ -253,17 +253,6 @@ class Consumer:
         if self._is_closed:
             raise RuntimeError("Consumer closed")
         return self._consumer
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _translated(message: Message) -> Message:

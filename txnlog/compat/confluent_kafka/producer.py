@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from txnlog import producer as native
@@ -12,6 +11,7 @@ from txnlog.compat.confluent_kafka.client_config import client_config
 from txnlog.compat.confluent_kafka.error import KafkaException, kafka_error, translated
 from txnlog.compat.confluent_kafka.metadata import cluster_metadata
 from txnlog.messages import ClusterMetadata, ConsumerGroupMetadata, Message, TopicPartition
+from txnlog.process.closing import ClosedAtTheEnd
 from txnlog.producing.record_arguments import HeadersArgument
 
 OnDelivery = Callable[[Any, Message], Any]
@@ -20,7 +20,7 @@ WAIT_S = 1.0
 """How often a poll without a time-out looks at its signal handlers."""
 
 
-class Producer:
+class Producer(ClosedAtTheEnd):
     """txnlog.Producer with confluent-kafka's errors. Eager by default, as Kafka's transactions are.
 
     `flush()` delivers what was produced, also inside a transaction; with
@@ -154,17 +154,6 @@ class Producer:
 
     def __bool__(self) -> bool:
         return True
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _report(callback: OnDelivery, error: Exception | None, message: Message) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from functools import wraps
 from typing import Any, ClassVar, TypeVar
 
-from txnlog.compat.confluent_kafka.closing import ClosedAtTheEnd
 from txnlog.compat.confluent_kafka.schema_registry.client import SchemaRegistryClient
 from txnlog.compat.confluent_kafka.serialization import SerializationContext
+from txnlog.process.closing import AwaitedAtTheEnd
 
 T = TypeVar("T")
 S = TypeVar("S", bound="AsyncSerde")
@@ -31,7 +31,7 @@ def _in_a_thread(call: Callable[..., T]) -> Callable[..., Awaitable[T]]:
     return called
 
 
-class AsyncSchemaRegistryClient(ClosedAtTheEnd):
+class AsyncSchemaRegistryClient(AwaitedAtTheEnd):
     """SchemaRegistryClient, with coroutines."""
 
     def __init__(self, conf: Mapping[str, Any]) -> None:

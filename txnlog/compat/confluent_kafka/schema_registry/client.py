@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from txnlog.compat.confluent_kafka.schema_registry.http_registry import TIMEOUT_S, HttpRegistry
@@ -17,11 +16,12 @@ from txnlog.compat.confluent_kafka.schema_registry.topic_registry import (
     SCHEMA_NOT_FOUND,
     TopicRegistry,
 )
+from txnlog.process.closing import ClosedAtTheEnd
 from txnlog.settings.options import checked_root
 from txnlog.settings.storage_options import STORAGE_PREFIX, StoreSettings, checked_settings
 
 
-class SchemaRegistryClient:
+class SchemaRegistryClient(ClosedAtTheEnd):
     """Schemas by subject and by id.
 
     `url` is a root, then they are in its topic `_schemas`, with `storage.<key>` for its store; or
@@ -99,14 +99,3 @@ class SchemaRegistryClient:
     def close(self) -> None:
         """Free what is open; a later call opens it again."""
         self._registry.close()
-
-    def __enter__(self) -> SchemaRegistryClient:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
