@@ -68,7 +68,7 @@ class GroupTickets(JsonObject, frozen=True, kw_only=True):
 class Member(JsonObject, frozen=True, kw_only=True):
     """A consumer of the group. It is alive as long as its `heartbeat`, a counter, changes.
 
-    `heartbeat_ms` is when it did, by the store's clock (-1: unknown); it is only shown.
+    `heartbeat_ms` is when it did, by the store's clock; it is only shown.
     `joined` is the generation whose assignment it has revoked: it waits for the next one. `topics`
     are its subscription, `assignors` the names of its assignors in order of preference. A static
     member (`instance_id`) replaces the former member with that id. `revoking`: what a cooperative

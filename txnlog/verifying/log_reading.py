@@ -195,7 +195,7 @@ class _LogReader:
         """Whether this commit and the next one may be of one log.
 
         Only a next commit that names another predecessor proves that they are not; one of another
-        tool, or of an earlier version of txnlog, names none.
+        tool names none.
         """
         if version + 1 not in self._files.commits:
             return False
