@@ -1,4 +1,4 @@
-"""Lines of code, without blanks, comments and docstrings: `python -m tests.code_lines [REVISION]`."""
+"""Lines of code, without blanks, comments, docstrings: `python -m tests.code_lines [REVISION]`."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def count(source: str) -> int:
 
 def _doc_lines(node: ast.AST) -> Iterator[int]:
     """Of a string that is a statement: a docstring, of an attribute too."""
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        if isinstance(node.value.value, str):
-            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    value = node.value if isinstance(node, ast.Expr) else None
+    if isinstance(value, ast.Constant) and isinstance(value.value, str):
+        yield from range(value.lineno, (value.end_lineno or value.lineno) + 1)
 
 
 def _sources(revision: str | None) -> Iterator[tuple[str, str]]:

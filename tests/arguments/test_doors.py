@@ -181,7 +181,7 @@ def test_partition_that_no_topic_has_is_refused_at_the_call(partition: int) -> N
     ],
 )
 def test_group_metadata_of_a_wrong_type_is_refused(wrong: Any) -> None:
-    """Every consumer of the cluster reads the pending entry."""
+    """Every consumer of the group reads the row that names it."""
     shared = world()
     made = started(shared)
     made.begin_transaction()

@@ -71,7 +71,6 @@ CALLS = (
     ["verify", "--since", EVIL],
     ["verify"],
     ["spark-conf", "--storage", EVIL],
-    ["upgrade", "--dry-run", "--watch-seconds", "0"],
     ["housekeeping", "--dry-run"],
     ["housekeeping", "--once"],
     ["groups", "delete-offsets", "-g", EVIL, "-t", "gone"],

@@ -48,7 +48,7 @@ def offsets() -> list[GroupOffsets]:
 
 
 def positions(cluster: Cluster) -> list[int]:
-    """Of each group, pending entries settled."""
+    """Of each group, decided offsets moved."""
     return [cluster.groups.fetch(group).get("input", {}).get(0, 0) for group in GROUPS]
 
 

@@ -21,7 +21,7 @@ from tests.spark_source.stream_steps import next_end, reader_of
 from txnlog.cluster import CLUSTERS, Cluster
 from txnlog.errors import ConfigError, CorruptLogError, ObjectNotFoundError
 from txnlog.storage.batches.records import BARE_MESSAGE_SCHEMA, MESSAGE_SCHEMA
-from txnlog.storage.batches.small_batch import ROWS_MAX
+from txnlog.storage.batches.small_batch_form import ROWS_MAX
 
 
 def ranges_of(topics, topic: str, start: int, end: int) -> list[PartitionRange]:

@@ -227,8 +227,8 @@ JSONS = {
             '{"t":{"0":[NaN,1,1]}}',
             '{"t":{"0":[3.0,1,1]}}',
         ],
-        "pending": ['[{"transactional_id":"a","producer_id":1,"txn_epoch":1,"version":1,'
-                    '"generation":1,"offsets":{"t":{"1000000000":1}}}]'],
+        "tickets": ['{"holders":[{"transactional_id":"a","producer_id":1,"run_id":"r","ticket":1,'
+                    '"generation":1,"partitions":{"t":[1000000000]}}]}'],
         "members": ['{"m":{"topics":[],"heartbeat":100000000000000000000}}'],
         "assignment": ['{"m":{"t":[-1]}}'],
     },

@@ -70,7 +70,7 @@ def test_shard_with_an_unreadable_number_is_checkpointed() -> None:
     """Else its log grows until an operator deletes the row (D57)."""
     store = ObjectStore.from_url("memory://")
     log = TransactionLog(store, 0, settings=OFF)
-    log.create("c-0", {})
+    log.create("c-0")
     row = {"transactional_id": "x", "timeout_ms": "soon"}
     plant(log.log, [Add("row-x.parquet", row, 1, 1, True)])
     log.refresh()

@@ -39,7 +39,7 @@ def alter(cluster: Cluster, value: str, steps: list[str] | None = None) -> None:
 
 
 def root_without_record(root: str) -> str:
-    """As an earlier txnlog has left it."""
+    """As one that was copied from an object store."""
     Cluster.open(root, create=True)
     path = Path(root, commit_path("__cluster", 0))
     commit = decode_commit(path.read_bytes(), version=0, source=str(path))
@@ -119,7 +119,7 @@ def test_option_that_contradicts_the_root_is_refused_with_the_command(tmp_path: 
 def test_root_without_a_record_keeps_the_option_of_each_process(
     tmp_path: Path, power: PowerCut, value: str | None
 ) -> None:
-    """An upgrade of txnlog changes no root, and stops no process that has set the option."""
+    """Opening it changes nothing, and stops no process that has set the option."""
     root = root_without_record(str(tmp_path / "root"))
     cluster = Cluster.open(root, {} if value is None else {"fsync": value})
     assert cluster.read_fsync() is None

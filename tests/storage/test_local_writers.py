@@ -289,7 +289,6 @@ def test_no_pause_of_a_producers_call_is_long_on_a_local_disk(tmp_path: Path) ->
 
 SLEEPS = {
     "txnlog/admin/root_configs.py:alter_root": "processes are given time to follow",
-    "txnlog/admin/upgrade.py:_check_idle": "the cluster is stopped, and watched",
     "txnlog/consumer.py:_back_off": "a reader whose polls fail",
     "txnlog/consumer.py:_wait": "a reader without new records",
     "txnlog/consumer.py:committed": "IDLE_MS_MIN, between looks at open transactions",

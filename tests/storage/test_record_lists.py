@@ -18,7 +18,7 @@ from txnlog.storage.batches.record_lists import (
     gather,
 )
 from txnlog.storage.batches.records import DATA_SCHEMA, RECORD_SCHEMA
-from txnlog.storage.batches.small_batch import ROWS_MAX
+from txnlog.storage.batches.small_batch_form import ROWS_MAX
 from txnlog.storage.batches.writer import SNAPPY_BELOW_BYTES, write_batch_file
 from txnlog.storage.store.objects import ObjectStore
 

@@ -18,7 +18,7 @@ from txnlog.errors import (
 from txnlog.protocol.groups import OffsetsCommit, prepare_generation
 from txnlog.protocol.metadata import Owner, TransactionMetadata
 from txnlog.protocol.states import TransactionState
-from txnlog.protocol.transitions import Done, Transition, prepare_expire, prepare_init
+from txnlog.protocol.transitions import Transition, prepare_expire, prepare_init
 from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.delta.log_cleanup import clean_up
@@ -41,7 +41,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
 
 def opened(store: ObjectStore) -> TransactionLog:
     log = TransactionLog(store, 0, settings=OFF)
-    log.create("id", {})
+    log.create("id")
     return log
 
 
@@ -116,21 +116,6 @@ def test_expired_row_is_gone_and_its_id_starts_again(store: ObjectStore) -> None
     check_rows(log)
 
 
-def test_unknown_columns_are_kept_by_transitions(store: ObjectStore) -> None:
-    """A newer txnlog's columns must survive an older one's writes (R38)."""
-    log = opened(store)
-    row = init(log, "tx", "run")
-    newer = replace(row, extra={"two_phase_deadline": "7"})
-    log.transition(
-        "tx",
-        lambda now: (
-            Done(now) if now == newer else Transition(operation="X", previous=row, next=newer)
-        ),
-    )
-    init(log, "tx", "other")
-    assert opened(store).view.rows["tx"].extra == {"two_phase_deadline": "7"}
-
-
 @pytest.mark.parametrize(
     ("column", "value"),
     [
@@ -139,6 +124,7 @@ def test_unknown_columns_are_kept_by_transitions(store: ObjectStore) -> None:
         ("pending", "{"),
         ("owner", "[]"),
         ("partitions", None),
+        ("a_newer_column", "7"),
     ],
 )
 def test_row_that_cannot_be_read_is_refused_and_names_the_commit(
@@ -162,7 +148,7 @@ def test_no_permission_for_the_state_is_an_authorization_error(store: ObjectStor
     """The error names the missing permission, and nothing becomes visible (R68)."""
     shared = SharedMemory()
     opened(shared.open())
-    OffsetsLog(shared.open(), 0, settings=OFF).create("id", {})
+    OffsetsLog(shared.open(), 0, settings=OFF).create("id")
     denied = shared.open(plan=lambda verb, path: Fault.DENY if verb == "put" else Fault.NONE)
     with pytest.raises(TransactionalIdAuthorizationError, match=TABLE):
         init(TransactionLog(denied, 0, settings=OFF), "tx", "run")
@@ -207,7 +193,7 @@ def test_generations_of_racing_starters_are_all_different(store: ObjectStore) ->
     """Two consumers under one generation would both commit the same input (R48)."""
     logs = [OffsetsLog(store, 0, settings=OFF) for _ in range(3)]
     for log in logs:
-        log.create("id", {})
+        log.create("id")
     given = [
         logs[n % 3]
         .change(
@@ -226,7 +212,7 @@ def test_marker_of_the_offsets_has_the_time_by_which_it_is_forgotten() -> None:
     """A marker without a time would stay for ever, in memory and in every checkpoint (R11, D41)."""
     store = SharedMemory().open()
     log = OffsetsLog(store, 0, settings=OFF)
-    log.create("id", {})
+    log.create("id")
     log.change(lambda view, version: OffsetsCommit(operation="MARKER", txns={7: 3}))
     rebuilt = OffsetsLog(store, 0, settings=OFF)
     rebuilt.refresh()

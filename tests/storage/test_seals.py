@@ -1,18 +1,15 @@
-"""Seals of data files: a file under another's name, and one of an earlier version (R66)."""
+"""Seals of data files: a file under another's name (R66)."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from zlib import crc32
 
-import pyarrow as pa
 import pytest
 
 from txnlog.errors import CorruptLogError
 from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.batches.record_lists import RecordLists
 from txnlog.storage.batches.writer import write_batch_file
-from txnlog.storage.store import seals
 from txnlog.storage.store.objects import ObjectStore
 
 
@@ -33,21 +30,3 @@ def test_data_file_of_another_name_is_damage(store: ObjectStore, records: int) -
     for known in (None, size_bytes):
         with pytest.raises(CorruptLogError, match="part-0-a.parquet.*written under another name"):
             list(read_batch_file(store, FileSpan("t/part-0-a.parquet", size_bytes=known)))
-
-
-def test_file_sealed_by_an_earlier_version_is_read_and_checked(store: ObjectStore) -> None:
-    """Its seal has no name."""
-    lists = RecordLists([1, 2], [None, b"k"], [b"a", b"b"])
-    write_batch_file(store, "t/part-0-a.parquet", lists)
-    data = store.get("t/part-0-a.parquet")
-    at = seals.split_footer(data)
-    pages = data[: data.rindex(seals.MAGIC) - 12 - 16]
-    body = seals._SPAN.pack(len(pages), crc32(pages)) + (1).to_bytes(4, "little")
-    end = crc32(data[at:], crc32(body)).to_bytes(4, "little") + seals.MAGIC_WITHOUT_NAME
-    older = pages + body + end + data[at:]
-    store.put("t/part-0-b.parquet", older)
-    batches = list(read_batch_file(store, FileSpan("t/part-0-b.parquet", size_bytes=len(older))))
-    assert pa.Table.from_batches(batches).column("value").to_pylist() == [b"a", b"b"]
-    store.put("t/part-0-b.parquet", b"PAR2" + older[4:])
-    with pytest.raises(CorruptLogError, match="checksum"):
-        list(read_batch_file(store, FileSpan("t/part-0-b.parquet", size_bytes=len(older))))

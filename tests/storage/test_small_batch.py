@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.batches.record_lists import from_arrow
 from txnlog.storage.batches.records import BARE_SCHEMA, DATA_SCHEMA
-from txnlog.storage.batches.small_batch import ROWS_MAX, encode
+from txnlog.storage.batches.small_batch import encode
+from txnlog.storage.batches.small_batch_form import ROWS_MAX
 from txnlog.storage.batches.small_batch_reader import decode
 from txnlog.storage.batches.writer import write_batch_file
 from txnlog.storage.store.objects import ObjectStore

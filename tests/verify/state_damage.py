@@ -24,7 +24,7 @@ from tests.verify.roots import (
     shard_of,
 )
 from txnlog.storage.delta.actions import Add, Metadata, Remove, Txn, decode_commit
-from txnlog.storage.delta.table_protocol import CLUSTER_TABLE as CLUSTER
+from txnlog.storage.tables.cluster_log import PATH as CLUSTER
 
 # --- Batches --------------------------------------------------------------------------------------
 

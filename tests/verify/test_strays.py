@@ -34,7 +34,7 @@ def restored(*, has_chain: bool) -> ObjectStore:
 
 @pytest.mark.parametrize("has_chain", [True, False])
 def test_commits_below_one_that_names_no_other_predecessor_are_no_strays(has_chain: bool) -> None:
-    """Commits of another tool and of earlier versions have no chain: all were called strays."""
+    """Commits of another tool have no chain: all were called strays."""
     reading = read_table(restored(has_chain=has_chain), TABLE)
     assert [finding.kind for finding in reading.findings.kept] == []
     assert reading.version == 3

@@ -30,7 +30,6 @@ from txnlog.admin.descriptions import (
     TransactionDescription,
     TransactionListing,
 )
-from txnlog.admin.upgrade import UpgradeReport
 from txnlog.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from txnlog.protocol.repair.losses import (
     DamagedTable,
@@ -84,7 +83,6 @@ __all__ = [
     "TransactionDescription",
     "TransactionListing",
     "TransactionState",
-    "UpgradeReport",
     "Verification",
     "VerifySettings",
 ]

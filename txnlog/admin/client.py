@@ -48,7 +48,7 @@ from txnlog.admin.requests import (
     offset_specs,
     transaction_or_spec,
 )
-from txnlog.admin.upgrade import WATCH_MS_DEFAULT, OnStep, Upgrade, UpgradeReport
+from txnlog.admin.root_configs import OnStep
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import describe_topics
 from txnlog.errors import unexpected
@@ -57,7 +57,7 @@ from txnlog.process.caches import local_path
 from txnlog.process.forking import refusal, watch
 from txnlog.protocol.repair.losses import RepairReport
 from txnlog.protocol.states import TransactionState
-from txnlog.repairing.repair import Repair
+from txnlog.repairing.repair import WATCH_MS_DEFAULT, Repair
 from txnlog.settings import arguments
 from txnlog.settings.config import parse_config
 from txnlog.settings.options import redacted_url
@@ -84,7 +84,7 @@ class AdminClient:
     """All operations of an operator. Any thread may call it; the constructor does no I/O.
 
     Calls of several threads work one after the other, topic by topic and group by group; only
-    `verify` and `upgrade`, which may take long, work beside others.
+    `verify` and `repair`, which may take long, work beside others.
     `config` holds `txnlog.root`, `storage.<key>` and `client.id`; see txnlog.settings.config.
     Raises ConfigError.
     """
@@ -503,35 +503,6 @@ class AdminClient:
             return work.find() if is_dry else work.run()
 
         return _done(repair)
-
-    def upgrade(
-        self,
-        *,
-        dry_run: bool = False,
-        watch_ms: int = WATCH_MS_DEFAULT,
-        on_step: OnStep | None = None,
-    ) -> Future[UpgradeReport]:
-        """Rewrite a root of an earlier format, after all its clients were stopped.
-
-        Nothing is written if a table changes within `watch_ms`. It may be repeated at any time; one
-        that was interrupted is continued. `on_step(text, done, count)` is called for progress.
-        Errors: ConfigError when there is no cluster, UnsupportedProtocolError,
-        ConcurrentTransactionsError while clients write.
-        """
-        is_dry = arguments.flag("dry_run", dry_run)
-        watched_ms = arguments.integer("watch_ms", watch_ms, least=0)
-        report = arguments.function("on_step", on_step) or (lambda text, done, count: None)
-
-        def upgrade() -> UpgradeReport:
-            work = Upgrade(
-                ObjectStore.from_url(self._config.root, self._config.storage, create=False),
-                shards=self._config.get("offsets.topic.num.partitions"),
-                watch_ms=watched_ms,
-                on_step=report,
-            )
-            return work.find() if is_dry else work.run()
-
-        return _done(upgrade)
 
     # -- inside ----------------------------------------------------------------------------------
 

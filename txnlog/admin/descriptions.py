@@ -362,14 +362,14 @@ class MemberDescription:
     """A member of a group.
 
     `heartbeat_ms` is the time of its last heartbeat by the store's clock: a live member writes
-    three in session.timeout.ms. -1: unknown, the member has an earlier txnlog.
+    three in session.timeout.ms.
     """
 
     member_id: str
     client_id: str
     host: str
     assignment: MemberAssignment
-    heartbeat_ms: int = -1
+    heartbeat_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from txnlog.admin.descriptions import AlterConfigOpType, ConfigEntry
-from txnlog.admin.upgrade import OnStep
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError
 from txnlog.settings.storage_values import switch
 from txnlog.storage.store.objects import LOOK_MS
 from txnlog.storage.tables.cluster_log import FSYNC, OFF, ON, SYNCING
 
+OnStep = Callable[[str, int, int], None]
+"""What is done, the number of parts done, and the number of all parts."""
 FOLLOWED_MS = 2 * LOOK_MS
 """Until then a process that was running has looked at the root, and has ended its write."""
 _DOC = (

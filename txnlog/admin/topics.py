@@ -126,17 +126,16 @@ def _describe_partition(number: int, state: PartitionState) -> PartitionDescript
 def describe_configs(log: TopicLog) -> dict[str, ConfigEntry]:
     """Every configuration of a topic, as of the last refresh of its log."""
     own = own_configs(log.config)
-    # Includes configurations set by a newer txnlog.
-    entries = {name: ConfigEntry(name, value) for name, value in own.items()}
-    for name, row in TOPIC_CONFIGS.items():
-        entries[name] = ConfigEntry(
+    return {
+        name: ConfigEntry(
             name,
             own.get(name, row.default),
             is_default=name not in own,
             default=row.default,
             doc=row.doc,
         )
-    return dict(sorted(entries.items()))
+        for name, row in sorted(TOPIC_CONFIGS.items())
+    }
 
 
 def alter_configs(cluster: Cluster, resource: ConfigResource) -> None:

@@ -114,7 +114,7 @@ def _members(admin: AdminClient, groups: list[ConsumerGroupDescription]) -> Tabl
     now_ms = shown_now_ms(admin.cluster.store) if members else 0
     for group_id, m in members:
         who = (group_id, m.member_id, m.host, m.client_id, len(m.assignment.topic_partitions))
-        rows.append((*who, max(0, now_ms - m.heartbeat_ms) if m.heartbeat_ms >= 0 else None))
+        rows.append((*who, max(0, now_ms - m.heartbeat_ms)))
     return MEMBERS, rows
 
 

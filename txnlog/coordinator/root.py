@@ -218,7 +218,7 @@ class Root:
         was_there = exists()
         if not was_there:
             with self._opening:
-                self._meta.create_shard(log.path, lambda: log.create(expected, {}), exists)
+                self._meta.create_shard(log.path, lambda: log.create(expected), exists)
         found = log.log.metadata
         if found is not None and found.id != expected:
             raise NotCoordinatorError(

@@ -23,7 +23,7 @@ from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.partitioner import partition_for_keys, sticky_partitions
 from txnlog.storage.batches.record_lists import RecordLists, concatenate
 from txnlog.storage.batches.records import record_sizes
-from txnlog.storage.batches.small_batch import ROWS_MAX
+from txnlog.storage.batches.small_batch_form import ROWS_MAX
 from txnlog.storage.batches.writer import new_batch_name, write_batch_file
 from txnlog.storage.store.objects import ObjectStore
 

@@ -1,17 +1,23 @@
-"""Limits for decoded JSON: ranges of numbers, and depth of nesting.
+"""JSON values of rows and properties: the format they are of, and limits for what is decoded.
 
-Content that txnlog never writes must end in an error, in little time and memory.
+Content that txnlog never writes must end in an error, in little time and memory. A field that this
+version does not know is an error, too: to drop it would undo what its writer promised (R38).
 """
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
+from txnlog.errors import RESTORE_ALL, CorruptLogError
+
 T = TypeVar("T")
 
+FORMAT = 4
+"""Of a root. Every change of what is on disk raises it, a new field of a JSON value as well."""
 INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1
 PARTITIONS_MAX = 100_000
@@ -24,6 +30,42 @@ Natural = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
 PartitionNumber = Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS_MAX)]
 
 _STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+
+
+class JsonObject(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """A JSON object in a row or a property."""
+
+
+class Codec(Generic[T]):
+    """Reads and writes values of one type as JSON text."""
+
+    def __init__(self, kind: Any) -> None:
+        self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(kind)
+
+    def decode(self, text: str) -> T:
+        """Raises msgspec.MsgspecError, ValueError, TypeError for invalid text."""
+        return decode(self._decoder, text)
+
+    def encode(self, value: T) -> str:
+        return msgspec.json.encode(value).decode()
+
+
+def check_columns(values: Mapping[str, str], known: Mapping[str, str]) -> None:
+    """Raise ValueError for a row with others than the `known` columns."""
+    if unknown := sorted(values.keys() - known.keys()):
+        raise ValueError(f"unknown columns {unknown}")
+
+
+def unreadable(what: str, error: Exception, *, source: str) -> CorruptLogError:
+    """The error for a row or a property, at `source`, whose decoding has raised `error`."""
+    return CorruptLogError(
+        f"{source}: {what} cannot be read ({type(error).__name__}: {error}). It was written by a "
+        f"newer txnlog than this one, which reads format {FORMAT}, or is damaged. Upgrade. Else: "
+        f"{RESTORE_ALL}",
+        file=source,
+    )
 
 
 class NestingError(ValueError):

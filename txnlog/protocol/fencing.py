@@ -210,7 +210,6 @@ def taken_over(former: Owner, new_owner: Owner, *, now_ms: int, reason: str) -> 
         batches=former.batches,
         forgotten=former.forgotten,
         floors=former.floors if is_same else {},
-        unknown=former.unknown,
         fenced=Fenced(by=new_owner.describe(), at_ms=now_ms, reason=reason),
         since_ms=now_ms,
     )

@@ -10,16 +10,22 @@ from collections.abc import Mapping
 
 import msgspec
 
-from txnlog.errors import RESTORE_ALL, CorruptLogError
-from txnlog.protocol.decoding import Int64, PartitionNumber, to_int64
-from txnlog.protocol.extensible import Codec, Extensible, ExtensibleArray
+from txnlog.protocol.decoding import (
+    Codec,
+    Int64,
+    JsonObject,
+    PartitionNumber,
+    check_columns,
+    to_int64,
+    unreadable,
+)
 from txnlog.protocol.metadata import Holder
 
 Positions = Mapping[str, Mapping[int, int]]
 Assignment = Mapping[str, Mapping[str, tuple[int, ...]]]
 
 
-class CommittedOffset(ExtensibleArray, frozen=True, array_like=True):
+class CommittedOffset(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Next offset to read, under which generation and at which log version it was written."""
 
     offset: Int64
@@ -27,18 +33,8 @@ class CommittedOffset(ExtensibleArray, frozen=True, array_like=True):
     version: Int64
     metadata: str = ""
 
-    @classmethod
-    def extended(cls) -> type[ExtensibleArray]:
-        return NewerOffset
 
-
-class NewerOffset(CommittedOffset, frozen=True, array_like=True):
-    """A CommittedOffset of a newer format version, with more items."""
-
-    unknown: str = ""
-
-
-class TicketHolder(Extensible, frozen=True, kw_only=True):
+class TicketHolder(JsonObject, frozen=True, kw_only=True):
     """One run of a transactional.id that may commit offsets of these partitions, by its ticket.
 
     `generation` and `member_id` are those under which it registered.
@@ -58,7 +54,7 @@ class TicketHolder(Extensible, frozen=True, kw_only=True):
         return (self.transactional_id, self.producer_id, self.run_id) == mine
 
 
-class GroupTickets(Extensible, frozen=True, kw_only=True):
+class GroupTickets(JsonObject, frozen=True, kw_only=True):
     """Who may commit offsets of the group in transactions, see txnlog.protocol.tickets.
 
     `newest` is the highest ticket ever given; it survives whatever happens to the group, since
@@ -69,10 +65,10 @@ class GroupTickets(Extensible, frozen=True, kw_only=True):
     holders: tuple[TicketHolder, ...] = ()
 
 
-class Member(Extensible, frozen=True, kw_only=True):
+class Member(JsonObject, frozen=True, kw_only=True):
     """A consumer of the group. It is alive as long as its `heartbeat`, a counter, changes.
 
-    `heartbeat_ms` is when it did, by the store's clock (-1: unknown); it is only shown.
+    `heartbeat_ms` is when it did, by the store's clock; it is only shown.
     `joined` is the generation whose assignment it has revoked: it waits for the next one. `topics`
     are its subscription, `assignors` the names of its assignors in order of preference. A static
     member (`instance_id`) replaces the former member with that id. `revoking`: what a cooperative
@@ -107,7 +103,6 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     assignment: dict[str, dict[str, tuple[int, ...]]] = {}
     updated_ms: int = -1
     path: str = ""
-    extra: dict[str, str] = {}
 
     def positions(self) -> dict[str, dict[int, int]]:
         """topic -> partition -> next offset to read."""
@@ -118,22 +113,21 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_values(self) -> dict[str, str]:
         """The row as Delta partition values."""
-        values = dict(self.extra)
-        values.update(
-            group_id=self.group_id,
-            generation=str(self.generation),
-            offsets=_OFFSETS.encode(self.offsets),
-            tickets=_TICKETS.encode(self.tickets),
-            members=_MEMBERS.encode(self.members),
-            assignment=_ASSIGNMENT.encode(self.assignment),
-            updated_ms=str(self.updated_ms),
-        )
-        return values
+        return {
+            "group_id": self.group_id,
+            "generation": str(self.generation),
+            "offsets": _OFFSETS.encode(self.offsets),
+            "tickets": _TICKETS.encode(self.tickets),
+            "members": _MEMBERS.encode(self.members),
+            "assignment": _ASSIGNMENT.encode(self.assignment),
+            "updated_ms": str(self.updated_ms),
+        }
 
     @classmethod
     def from_values(cls, values: Mapping[str, str], *, path: str, source: str) -> Group:
         """Parse a row. Raises CorruptLogError naming `source`."""
         try:
+            check_columns(values, GROUP_COLUMNS)
             return cls(
                 group_id=values["group_id"],
                 generation=to_int64(values["generation"]),
@@ -143,15 +137,10 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
                 assignment=_ASSIGNMENT.decode(values["assignment"]),
                 updated_ms=to_int64(values["updated_ms"]),
                 path=path,
-                extra={k: v for k, v in values.items() if k not in GROUP_COLUMNS},
             )
         except (KeyError, ValueError, TypeError, msgspec.MsgspecError) as error:
-            raise CorruptLogError(
-                f"{source}: the row of group {values.get('group_id')!r} cannot be read "
-                f"({type(error).__name__}: {error}). It was written by a newer txnlog or is "
-                f"damaged. Upgrade. Else: {RESTORE_ALL}",
-                file=source,
-            ) from error
+            what = f"the row of group {values.get('group_id')!r}"
+            raise unreadable(what, error, source=source) from error
 
 
 def read_tickets(values: Mapping[str, str]) -> GroupTickets | None:

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from txnlog.errors import RESTORE_ALL, CorruptLogError
-from txnlog.protocol.decoding import Int64
-from txnlog.protocol.extensible import Codec, Extensible
+from txnlog.protocol.decoding import Codec, Int64, JsonObject, unreadable
 from txnlog.protocol.sightings import Sighting
 
 NO_HOLDER = ""
 
 
-class Lease(Extensible, frozen=True, kw_only=True):
+class Lease(JsonObject, frozen=True, kw_only=True):
     """Which process does the work. `holder` is NO_HOLDER after a release; `by` is for logs.
 
     Other processes wait for `lease_ms` before they take the lease over. `seen` is what the last
@@ -103,11 +101,7 @@ def decode_lease(value: str, *, source: str) -> Lease:
     try:
         return _CODEC.decode(value)
     except (KeyError, ValueError, TypeError, msgspec.MsgspecError) as error:
-        raise CorruptLogError(
-            f"{source}: the lease {value[:200]!r} cannot be read ({error}). It was written by a "
-            f"newer txnlog or is damaged. Upgrade. Else: {RESTORE_ALL}",
-            file=source,
-        ) from error
+        raise unreadable(f"the lease {value[:200]!r}", error, source=source) from error
 
 
 _CODEC: Codec[Lease] = Codec(Lease)

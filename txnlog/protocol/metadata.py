@@ -11,9 +11,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from txnlog.errors import RESTORE_ALL, CorruptLogError, IllegalGenerationError
-from txnlog.protocol.decoding import Int64, Natural, PartitionNumber, to_int64
-from txnlog.protocol.extensible import Codec, Extensible
+from txnlog.errors import IllegalGenerationError
+from txnlog.protocol.decoding import (
+    Codec,
+    Int64,
+    JsonObject,
+    Natural,
+    PartitionNumber,
+    check_columns,
+    to_int64,
+    unreadable,
+)
 from txnlog.protocol.states import TransactionState
 
 FORMER_RUNS_MAX = 100
@@ -21,7 +29,7 @@ NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 
 
-class StagedBatch(Extensible, frozen=True, kw_only=True):
+class StagedBatch(JsonObject, frozen=True, kw_only=True):
     """One staged Parquet file: invisible until a marker commit names it.
 
     Timestamps are microseconds since the epoch, `staged_ms` is by the store's clock.
@@ -38,7 +46,7 @@ class StagedBatch(Extensible, frozen=True, kw_only=True):
     staged_ms: Int64
 
 
-class TopicPartitions(Extensible, frozen=True, kw_only=True):
+class TopicPartitions(JsonObject, frozen=True, kw_only=True):
     """The partitions of one topic in a transaction."""
 
     topic: str
@@ -46,7 +54,7 @@ class TopicPartitions(Extensible, frozen=True, kw_only=True):
     partitions: tuple[PartitionNumber, ...]
 
 
-class AppTransaction(Extensible, frozen=True, kw_only=True):
+class AppTransaction(JsonObject, frozen=True, kw_only=True):
     """txnAppId and txnVersion of a batch write: a `txn` action in each topic, as in Delta."""
 
     app_id: str
@@ -65,7 +73,7 @@ def merge_partitions(
     return tuple(merged[key] for key in sorted(merged))
 
 
-class GroupTicket(Extensible, frozen=True, kw_only=True):
+class GroupTicket(JsonObject, frozen=True, kw_only=True):
     """Offsets of a group that a transaction carries, see txnlog.protocol.tickets."""
 
     group_id: str
@@ -101,7 +109,7 @@ def merge_tickets(
     return tuple(merged[group_id] for group_id in sorted(merged))
 
 
-class Manifest(Extensible, frozen=True, kw_only=True):
+class Manifest(JsonObject, frozen=True, kw_only=True):
     """What a decided transaction publishes: staged batches, and offsets of groups with tickets.
 
     `app` goes into each topic with the batches.
@@ -113,7 +121,7 @@ class Manifest(Extensible, frozen=True, kw_only=True):
     tickets: tuple[GroupTicket, ...] = ()
 
 
-class LastBatch(Extensible, frozen=True, kw_only=True):
+class LastBatch(JsonObject, frozen=True, kw_only=True):
     """The newest micro-batch a streaming query committed.
 
     `digest` is that of `offsets/<batch_id>` in the query's checkpoint, "" if it was unreadable;
@@ -126,7 +134,7 @@ class LastBatch(Extensible, frozen=True, kw_only=True):
     run_id: str = ""
 
 
-class Fenced(Extensible, frozen=True, kw_only=True):
+class Fenced(JsonObject, frozen=True, kw_only=True):
     """Who fenced the previous owner, when (wall clock, ms) and why."""
 
     by: str
@@ -134,7 +142,7 @@ class Fenced(Extensible, frozen=True, kw_only=True):
     reason: str
 
 
-class Owner(Extensible, frozen=True, kw_only=True):
+class Owner(JsonObject, frozen=True, kw_only=True):
     """Who writes under a transactional.id: one run of a Spark query, or one producer session.
 
     `former_runs` are the last fenced runs. `batches` maps query id -> LastBatch, the query that
@@ -182,9 +190,7 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a `__transaction_state` shard.
 
     `producer_epoch` is the epoch of the next transaction, `txn_epoch` that of the transaction that
-    is open, prepared, or ended last (-1: none yet). `path` is the row's one-row file. `extra` holds
-    partition columns of a newer format version, kept unchanged; unknown fields of the JSON in the
-    other columns are kept, too, see txnlog.protocol.extensible.
+    is open, prepared, or ended last (-1: none yet). `path` is the row's one-row file.
     """
 
     transactional_id: str
@@ -199,7 +205,6 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int = -1
     updated_ms: int = -1
     path: str = ""
-    extra: dict[str, str] = {}
 
     @property
     def holder(self) -> Holder:
@@ -236,21 +241,19 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_values(self) -> dict[str, str]:
         """The row as Delta partition values: strings, never null nor empty."""
-        values = dict(self.extra)
-        values.update(
-            transactional_id=self.transactional_id,
-            producer_id=str(self.producer_id),
-            producer_epoch=str(self.producer_epoch),
-            txn_epoch=str(self.txn_epoch),
-            state=self.state.name,
-            timeout_ms=str(self.timeout_ms),
-            partitions=_PARTITIONS.encode(self.partitions),
-            pending=_MANIFEST.encode(self.pending),
-            owner=_OWNER.encode(self.owner),
-            started_ms=str(self.started_ms),
-            updated_ms=str(self.updated_ms),
-        )
-        return values
+        return {
+            "transactional_id": self.transactional_id,
+            "producer_id": str(self.producer_id),
+            "producer_epoch": str(self.producer_epoch),
+            "txn_epoch": str(self.txn_epoch),
+            "state": self.state.name,
+            "timeout_ms": str(self.timeout_ms),
+            "partitions": _PARTITIONS.encode(self.partitions),
+            "pending": _MANIFEST.encode(self.pending),
+            "owner": _OWNER.encode(self.owner),
+            "started_ms": str(self.started_ms),
+            "updated_ms": str(self.updated_ms),
+        }
 
     @classmethod
     def from_values(
@@ -258,6 +261,7 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     ) -> TransactionMetadata:
         """Parse a row. Raises CorruptLogError naming `source` if it is invalid (R38)."""
         try:
+            check_columns(values, ROW_COLUMNS)
             return cls(
                 transactional_id=values["transactional_id"],
                 producer_id=to_int64(values["producer_id"]),
@@ -271,15 +275,10 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
                 started_ms=to_int64(values["started_ms"]),
                 updated_ms=to_int64(values["updated_ms"]),
                 path=path,
-                extra={k: v for k, v in values.items() if k not in ROW_COLUMNS},
             )
         except (KeyError, ValueError, TypeError, msgspec.MsgspecError) as error:
-            raise CorruptLogError(
-                f"{source}: the transaction state row {values.get('transactional_id')!r} cannot "
-                f"be read ({type(error).__name__}: {error}). It was written by a newer txnlog or "
-                f"is damaged. Upgrade. Else: {RESTORE_ALL}",
-                file=source,
-            ) from error
+            what = f"the transaction state row {values.get('transactional_id')!r}"
+            raise unreadable(what, error, source=source) from error
 
 
 ROW_COLUMNS: Mapping[str, str] = {

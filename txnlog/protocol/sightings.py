@@ -13,8 +13,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from txnlog.protocol.decoding import Int64
-from txnlog.protocol.extensible import Extensible
+from txnlog.protocol.decoding import Int64, JsonObject
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.membership import BEATS_PER_SESSION
 
@@ -22,7 +21,7 @@ GROUPS_MAX = 1_000
 """Groups that one observer tells the next about."""
 
 
-class Sighting(Extensible, frozen=True, kw_only=True):
+class Sighting(JsonObject, frozen=True, kw_only=True):
     """A group's heartbeat counters, as `counters_of`, and when they were first seen to be so, by
     the store's clock.
     """

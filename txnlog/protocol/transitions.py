@@ -164,9 +164,7 @@ def prepare_add_partitions(
     pending = row.pending
     if manifest is not None:
         carried = merge_tickets(pending.tickets, manifest.tickets)
-        pending = replace(
-            manifest, tickets=carried, prepared_by_client=True, unknown=pending.unknown
-        )
+        pending = replace(manifest, tickets=carried, prepared_by_client=True)
     if tickets:
         pending = replace(pending, tickets=merge_tickets(pending.tickets, tickets))
     if started and merged == row.partitions and pending == row.pending:
@@ -232,7 +230,7 @@ def prepare_end(
     elif manifest is not None and not row.pending.prepared_by_client:
         # A client commits exactly what it prepared.
         carried = merge_tickets(pending.tickets, manifest.tickets)
-        pending = replace(manifest, tickets=carried, unknown=pending.unknown)
+        pending = replace(manifest, tickets=carried)
     else:
         check_manifest(row, manifest)
     if result is TransactionResult.COMMIT:

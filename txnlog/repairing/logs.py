@@ -18,7 +18,7 @@ from txnlog.storage.delta.actions import Commit, Metadata, Protocol, decode_comm
 from txnlog.storage.delta.checkpoint_reader import read_checkpoint
 from txnlog.storage.delta.delta_log import View
 from txnlog.storage.delta.log_files import LogFiles, commit_path, sort_files
-from txnlog.storage.delta.table_protocol import check_protocol, newest_protocol
+from txnlog.storage.delta.table_protocol import check_protocol
 from txnlog.storage.store.objects import ObjectStore
 
 COMMITS_AT_ONCE = 256
@@ -166,7 +166,7 @@ class _Reading:
         table = self._found.table
         for action in commit.actions:
             if isinstance(action, Protocol):
-                check_protocol(action, newest_protocol(table), table, table=table)
+                check_protocol(action, table, table=table)
 
 
 def _commits(store: ObjectStore, files: LogFiles, base: int) -> Iterator[tuple[int, Commit | None]]:

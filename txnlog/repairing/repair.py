@@ -36,7 +36,6 @@ from txnlog.storage.delta.actions import (
 )
 from txnlog.storage.delta.checkpoint_computation import compute_checkpoint
 from txnlog.storage.delta.log_files import checkpoint_path, commit_path, sort_files
-from txnlog.storage.delta.table_protocol import CLOSED
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables import cluster_log
 from txnlog.storage.tables.schemas import (
@@ -252,7 +251,6 @@ class Repair:
             partition_columns=ROW_COLUMNS if is_state else GROUP_COLUMNS,
             config={},
             created_ms=self._store.clock.now_ms(),
-            protocol=CLOSED,
         )
 
     def _cluster_actions(self, plan: RepairPlan) -> list[Action]:

@@ -206,7 +206,7 @@ def _check_rebuilds(warm: RowLog[Any], cold: RowLog[Any]) -> None:
     cold.refresh()
     warm.refresh()
     if cold.log.version == warm.log.version:
-        for name in ("rows", "txns", "sizes", "config"):
+        for name in ("rows", "txns", "sizes"):
             found = {name: getattr(warm.view, name)}
             _same(warm.path, found, {name: getattr(cold.view, name)})
 

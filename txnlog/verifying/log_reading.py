@@ -44,7 +44,7 @@ from txnlog.storage.delta.actions import (
 )
 from txnlog.storage.delta.checkpoint_reader import read_checkpoint
 from txnlog.storage.delta.log_files import LogFiles, checkpoint_path, commit_path, list_whole_log
-from txnlog.storage.delta.table_protocol import is_known, newest_protocol
+from txnlog.storage.delta.table_protocol import is_known
 from txnlog.storage.store.objects import ObjectStore
 
 COMMITS_AT_ONCE = 256
@@ -195,7 +195,7 @@ class _LogReader:
         """Whether this commit and the next one may be of one log.
 
         Only a next commit that names another predecessor proves that they are not; one of another
-        tool, or of an earlier version of txnlog, names none.
+        tool names none.
         """
         if version + 1 not in self._files.commits:
             return False
@@ -359,7 +359,7 @@ class _LogReader:
                         state.metadata = state.metadata._replace(versions=versions)
 
     def _check_protocol(self, found: Protocol) -> None:
-        if not is_known(found, newest_protocol(self._table)):
+        if not is_known(found):
             versions = found.min_reader_version, found.min_writer_version
             features = [*(found.reader_features or []), *(found.writer_features or [])]
             self.reading.findings.add(

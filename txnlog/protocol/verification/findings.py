@@ -289,9 +289,9 @@ KINDS: Mapping[FindingKind, KindText] = {
     ),
     _K.FSYNC_UNDECIDED: KindText(
         _W,
-        "on a local disk: `__cluster` does not record `storage.fsync`, as an earlier txnlog has "
-        "created the root, so each process follows its own option; or a change to `true` is not "
-        "finished",
+        "on a local disk: `__cluster` does not record `storage.fsync`, as in a root that was "
+        "copied from an object store, so each process follows its own option; or a change to "
+        "`true` is not finished",
         "`txnlog configs alter --entity-type brokers --add-config storage.fsync=true`, or "
         "`=false`: with it, a power cut may damage the root.",
     ),

@@ -139,8 +139,6 @@ class TableState:
         new = _table(columns, names)
         if not len(kept):
             return new
-        # An upgrade replaces a column, with all rows.
-        kept = kept.select([name for name in kept.column_names if name in new.column_names])
         return pa.concat_tables([kept, new], promote_options="default")
 
     def _expire(self) -> None:

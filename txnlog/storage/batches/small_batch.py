@@ -31,7 +31,6 @@ from txnlog.storage.batches.small_batch_form import (
 
 T = TypeVar("T")
 
-ROWS_MAX = 512
 _PAGES_KEPT = 128
 _INT64 = struct.Struct("<q")
 _UINT32 = struct.Struct("<I")

@@ -13,10 +13,8 @@ from functools import cache
 import numpy as np
 
 CODECS = {"none": 0, "snappy": 1}
-ROWS_EVER_MAX = 4096
-"""Maximum number of records that earlier versions wrote in this form."""
-
-DELTA_BYTES = np.arange(ROWS_EVER_MAX, dtype="<i8").tobytes()
+ROWS_MAX = 512
+DELTA_BYTES = np.arange(ROWS_MAX, dtype="<i8").tobytes()
 """The page of offset_delta, of which a file has the beginning."""
 
 PAGE_HEADER = (

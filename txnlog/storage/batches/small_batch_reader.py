@@ -18,7 +18,7 @@ from txnlog.storage.batches.small_batch import Page, deltas, nulls
 from txnlog.storage.batches.small_batch_form import (
     DELTA_BYTES,
     PAGE_HEADER,
-    ROWS_EVER_MAX,
+    ROWS_MAX,
     footer_begin,
 )
 
@@ -66,7 +66,7 @@ def _describe(data: bytes, footer_at: int) -> tuple[int, str]:
         before, after = footer_begin(codec)
         if data.startswith(before, footer_at):
             rows, at = _number(data, footer_at + len(before))
-            if data.startswith(after, at) and 0 < rows <= ROWS_EVER_MAX:
+            if data.startswith(after, at) and 0 < rows <= ROWS_MAX:
                 return rows, codec
     raise _UnknownFormError
 

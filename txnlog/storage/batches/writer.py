@@ -34,7 +34,7 @@ from txnlog.storage.batches import small_batch
 from txnlog.storage.batches.record_lists import RecordLists, from_arrow
 from txnlog.storage.batches.records import BARE_SCHEMA, DATA_SCHEMA
 from txnlog.storage.batches.small_batch import EncodedBatch
-from txnlog.storage.batches.small_batch_form import CODECS
+from txnlog.storage.batches.small_batch_form import CODECS, ROWS_MAX
 from txnlog.storage.store.errors import store_errors
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.store.seals import Span, make_seal, split_footer
@@ -118,7 +118,7 @@ def _small(
     records: pa.Table | pa.RecordBatch | RecordLists, compression: str | None
 ) -> RecordLists | None:
     """The records if `small_batch` encodes them: few, small, no headers, dense offsets."""
-    if not 0 < records.num_rows <= small_batch.ROWS_MAX or compression not in _SMALL_CODECS:
+    if not 0 < records.num_rows <= ROWS_MAX or compression not in _SMALL_CODECS:
         return None
     if not isinstance(records, RecordLists):
         if "offset_delta" in records.schema.names or not _has_no_headers(records):

@@ -103,7 +103,7 @@ class CommitInfo(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_def
     """The writer and operation of a commit.
 
     `write_id` identifies it after a lost reply. `previous` is the digest of the previous commit:
-    commits form a chain. Commits of other tools, and of earlier versions, have neither.
+    commits form a chain. Commits of other tools have neither.
     """
 
     timestamp: Int64 = 0

@@ -18,7 +18,7 @@ def check_chain(store: ObjectStore, table: str, digest: str, commits: Sequence[C
     """Raise CorruptLogError unless each commit follows the one before.
 
     `digest` is that of the commit before the first. An empty digest, and a commit that holds none
-    (of another tool, of an earlier version), is accepted.
+    (of another tool), is accepted.
     """
     for commit in commits:
         if digest and commit.info.previous and commit.info.previous != digest:

@@ -39,7 +39,7 @@ from txnlog.storage.delta.checkpoint_file import (
     read_tombstones,
 )
 from txnlog.storage.delta.checkpoint_writer import ROWS_PER_GROUP, CheckpointWriter
-from txnlog.storage.delta.table_protocol import CLOSED, check_protocol
+from txnlog.storage.delta.table_protocol import check_protocol
 
 
 class _Changes(NamedTuple):
@@ -75,7 +75,7 @@ def compute_checkpoint(
     protocol = _newest(file, "protocol", [_protocol_row(each) for each in changes.of(Protocol)])
     metadata = _newest(file, "metaData", [_metadata_row(each) for each in changes.of(Metadata)])
     found = Protocol(*protocol[0].as_py().values())
-    check_protocol(found, CLOSED, f"The table of {name}", table=name)
+    check_protocol(found, f"The table of {name}", table=name)
     properties = dict(metadata[0].as_py()["configuration"] or ())
     writer = CheckpointWriter()
     writer.write("protocol", protocol)

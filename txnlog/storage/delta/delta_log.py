@@ -56,7 +56,7 @@ from txnlog.storage.delta.checkpoint_reader import read_newest
 from txnlog.storage.delta.checkpointer import Checkpointer
 from txnlog.storage.delta.log_files import LogFiles, checkpoint_path, commit_path
 from txnlog.storage.delta.log_settings import LogSettings as LogSettings
-from txnlog.storage.delta.table_protocol import SEALED, check_protocol, newest_protocol
+from txnlog.storage.delta.table_protocol import check_protocol
 from txnlog.storage.store.objects import ObjectStore
 
 _READ_AT_ONCE = 32
@@ -127,9 +127,8 @@ class View(Interface):
 class DeltaLog:
     """One table's log: `refresh` tails it into a View, `commit` appends to it.
 
-    `mark` is a table property that a foreign table of this name does not have. `reads_sealed`: an
-    upgrade reads and writes what is closed to all others. Not thread-safe: one thread at a time.
-    The constructor does no I/O.
+    `mark` is a table property that a foreign table of this name does not have. Not thread-safe: one
+    thread at a time. The constructor does no I/O.
     """
 
     def __init__(
@@ -140,14 +139,12 @@ class DeltaLog:
         *,
         settings: LogSettings | None = None,
         mark: str | None = None,
-        reads_sealed: bool = False,
     ) -> None:
         self.store = store
         self.path = path
         self.settings = settings or LogSettings()
         self.version = -1
         self.metadata: Metadata | None = None
-        self.protocol: Protocol | None = None
         self.digest = ""
         """Digest of the newest commit's bytes; "" if unknown."""
         self.forgotten_at = 0
@@ -158,7 +155,6 @@ class DeltaLog:
         self._horizons: dict[str, int] = {}
         self._view = view
         self._mark = mark
-        self._reads_sealed = reads_sealed
         self._clock = store.clock
         self._checkpointer = Checkpointer(store, path, self.settings)
         self._confirmed: _Time | None = None
@@ -509,9 +505,8 @@ class DeltaLog:
                 protocol = action
             elif isinstance(action, Metadata):
                 self._check_ours(action)
-        if protocol is not None and not (self._reads_sealed and protocol == SEALED):
-            known = newest_protocol(self.path)
-            check_protocol(protocol, known, f"{self.store.url}/{self.path}", table=self.path)
+        if protocol is not None:
+            check_protocol(protocol, f"{self.store.url}/{self.path}", table=self.path)
         try:
             return self._view.parse(commit)
         except TxnLogError:
@@ -530,8 +525,6 @@ class DeltaLog:
         for action in commit.actions:
             if isinstance(action, Metadata):
                 self.metadata = action
-            elif isinstance(action, Protocol):
-                self.protocol = action
             elif (
                 isinstance(action, Txn)
                 and is_horizon(action.app_id)

@@ -12,7 +12,7 @@ writer puts a block between the last row group and the footer, which Parquet rea
 Numbers are little-endian; the first row group begins at byte 0. An intact file under another
 file's name has the first CRC-32 and not the second: names of data files are random, and a
 checkpoint's note is a digest, so no other file of any cluster fits. Files of other writers have no
-seal; those of earlier versions have neither note nor second checksum.
+seal.
 """
 
 from __future__ import annotations
@@ -23,14 +23,11 @@ from typing import NamedTuple
 from zlib import crc32
 
 MAGIC = b"TXNLSEA2"
-MAGIC_WITHOUT_NAME = b"TXNLSEAL"
 PARQUET_MAGIC = b"PAR1"
 TAIL_BYTES = 64 << 10
 
 _SPAN = struct.Struct("<QI")
-_COUNT = struct.Struct("<I")
 _END = struct.Struct("<IIII8s")
-_END_WITHOUT_NAME = struct.Struct("<II8s")
 
 
 class Span(NamedTuple):
@@ -88,9 +85,7 @@ def read_seal(read_at: Callable[[int, int], bytes], size_bytes: int, *, name: st
     sealed, footer = tail[: max(footer_at, 0)], tail[max(footer_at, 0) :]
     if sealed.endswith(MAGIC):
         return _read(sealed, footer, name)
-    if sealed.endswith(MAGIC_WITHOUT_NAME):
-        return _read_without_name(sealed, footer)
-    if MAGIC in tail or MAGIC_WITHOUT_NAME in tail:
+    if MAGIC in tail:
         raise SealBrokenError("its footer is not where its seal says")
     return None
 
@@ -111,18 +106,6 @@ def _read(sealed: bytes, footer: bytes, name: str) -> Seal:
         )
     spans = tuple(Span(*span) for span in _SPAN.iter_unpack(sealed[spans_at:note_at]))
     return Seal(spans, bytes(sealed[note_at:end]))
-
-
-def _read_without_name(sealed: bytes, footer: bytes) -> Seal:
-    end = len(sealed) - _END_WITHOUT_NAME.size
-    if end < 0:
-        raise _broken()
-    count, checksum, _ = _END_WITHOUT_NAME.unpack_from(sealed, end)
-    spans_at = end - count * _SPAN.size
-    if spans_at < 0 or crc32(footer, crc32(sealed[spans_at : end + 4])) != checksum:
-        raise _broken()
-    spans = tuple(Span(*span) for span in _SPAN.iter_unpack(sealed[spans_at:end]))
-    return Seal(spans, b"")
 
 
 def _broken() -> SealBrokenError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -15,20 +15,19 @@ from txnlog.errors import (
     LogGapError,
     UnsupportedProtocolError,
 )
+from txnlog.protocol.decoding import FORMAT
 from txnlog.protocol.leases import Lease, decode_lease, encode_lease
 from txnlog.settings.names import OFFSETS_SHARDS_DEFAULT, SHARDS_DEFAULT
 from txnlog.storage.delta.actions import Commit, Metadata, Txn
 from txnlog.storage.delta.delta_log import DeltaLog, LogSettings, Outcome
 from txnlog.storage.delta.log_files import commit_path
-from txnlog.storage.delta.table_protocol import CLOSED, CLUSTER_TABLE
 from txnlog.storage.delta.transact import transact
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.schemas import CONFIG_PREFIX, config_of, create_actions
 
 R = TypeVar("R")
 
-PATH = CLUSTER_TABLE
-FORMAT = 3
+PATH = "__cluster"
 PRODUCER_ID_BLOCK = 1_000
 PRODUCER_IDS = "txnlog/producer-ids"
 CREATED_PREFIX = "txnlog/created/"
@@ -149,34 +148,6 @@ class ClusterLog:
     def version(self) -> int:
         """The newest version of the table that was read; -1 if there is none."""
         return self._log.version
-
-    @property
-    def is_locked(self) -> bool:
-        """Whether an upgrade has begun: no process of an earlier format reads the table."""
-        return self._log.protocol == CLOSED
-
-    def lock(self) -> None:
-        """The first step of an upgrade; the format stays till the last."""
-        close(self._log)
-
-    def switch_format(self, *, offsets_shards: int, created: Iterable[str]) -> None:
-        """The last step of an upgrade: the new format, and the shards that exist by then."""
-
-        def commit(found: str) -> Outcome | None:
-            metadata = self._log.metadata
-            if found == str(FORMAT) or metadata is None:
-                return None
-            config = {"format": str(FORMAT), OFFSETS_SHARDS: str(offsets_shards)}
-            now_ms = self._store.clock.now_ms()
-            return self._log.commit(
-                [
-                    self._with_config(config),
-                    *(Txn(CREATED_PREFIX + table, CREATED, now_ms) for table in created),
-                ],
-                operation="UPGRADE",
-            )
-
-        transact(self._log, lambda: self.format, commit)
 
     def _with_config(self, config: Mapping[str, str]) -> Metadata:
         """The table's metadata with other values of properties."""
@@ -316,26 +287,13 @@ def follow_root(store: ObjectStore) -> None:
     store.watch_fsync(ClusterLog(store).refresh)
 
 
-def close(log: DeltaLog) -> None:
-    """Close a table to all processes of an earlier format; it must exist."""
-
-    def commit(is_closed: bool) -> Outcome | None:
-        return None if is_closed else log.commit([CLOSED], operation="CLOSE")
-
-    transact(log, lambda: log.protocol == CLOSED, commit)
-
-
 def check_format(found: str, url: str) -> None:
     """Raise UnsupportedProtocolError unless a root has the format of this txnlog."""
     if found == str(FORMAT):
         return
-    advice = "Upgrade txnlog."
-    if found.isdigit() and int(found) < FORMAT:
-        advice = (
-            "Stop all its clients, run `txnlog upgrade` once, and start them again with this "
-            "version of txnlog."
-        )
+    is_older = found.isdigit() and int(found) < FORMAT
+    advice = "only the txnlog that made it reads it" if is_older else "upgrade txnlog"
     raise UnsupportedProtocolError(
-        f"The cluster at {url} has format {found!r}; this txnlog reads {FORMAT}. {advice}",
+        f"The cluster at {url} has format {found!r}, and this txnlog reads {FORMAT}: {advice}.",
         root=url,
     )

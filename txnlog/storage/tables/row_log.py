@@ -25,15 +25,13 @@ from txnlog.protocol.states import TransactionState
 from txnlog.protocol.topics import marker_app_id
 from txnlog.protocol.transitions import Done, Transition
 from txnlog.protocol.txn_memory import TxnMemory
-from txnlog.storage.delta.actions import Action, Add, Adds, Commit, Metadata, Remove, Txn
+from txnlog.storage.delta.actions import Action, Add, Adds, Commit, Remove, Txn
 from txnlog.storage.delta.delta_log import DeltaLog, LogSettings, Outcome
 from txnlog.storage.delta.log_files import commit_path
-from txnlog.storage.delta.table_protocol import CLOSED
 from txnlog.storage.delta.transact import transact
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.schemas import (
     ROW_DATA_COLUMNS,
-    config_of,
     create_actions,
     new_row_file,
     row_add,
@@ -100,7 +98,6 @@ class RowView(Generic[Row]):
         self.txns = TxnMemory()
         self.markers = self.txns.markers
         self.sizes: dict[str, int] = {}
-        self.config: dict[str, str] = {}
         self._key_of: dict[str, str] = {}
 
     def parse(self, commit: Commit) -> Parsed[Row]:
@@ -126,8 +123,6 @@ class RowView(Generic[Row]):
                 self.sizes.pop(action.path, None)
             elif isinstance(action, Txn):
                 self.txns.set_txn(action.app_id, action.version, action.last_updated)
-            elif isinstance(action, Metadata):
-                self.config = config_of(action)
 
         # A checkpoint is in hash order; iterating over the rows should not depend on that.
         for key, row, add in sorted(adds, key=itemgetter(0)):
@@ -211,12 +206,11 @@ class RowLog(Generic[Row]):
         id_column: str,
         refused: type[TxnLogError],
         settings: LogSettings | None = None,
-        reads_sealed: bool = False,
     ) -> None:
         self.store = store
         self.path = path
         self.view: RowView[Row] = RowView(path, kind, id_column)
-        self.log = DeltaLog(store, path, self.view, settings=settings, reads_sealed=reads_sealed)
+        self.log = DeltaLog(store, path, self.view, settings=settings)
         self._columns = columns
         self._refused = refused
 
@@ -238,7 +232,7 @@ class RowLog(Generic[Row]):
         """See DeltaLog.get_ready; errors as of `refresh`."""
         self._read(partial(self.log.get_ready, check_head=check_head))
 
-    def create(self, table_id: str, config: Mapping[str, str]) -> None:
+    def create(self, table_id: str) -> None:
         """Create the table if it does not exist."""
 
         def decide() -> list[Action]:
@@ -248,9 +242,8 @@ class RowLog(Generic[Row]):
                 table_id=table_id,
                 data_columns=ROW_DATA_COLUMNS,
                 partition_columns=self._columns,
-                config=config,
+                config={},
                 created_ms=self.store.clock.now_ms(),
-                protocol=CLOSED,
             )
 
         def commit(actions: list[Action]) -> Outcome | None:

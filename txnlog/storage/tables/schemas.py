@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txnlog.process.arrow_arrays import number_array
-from txnlog.storage.delta.actions import Action, Add, Metadata, Protocol
+from txnlog.storage.delta.actions import Action, Add, Metadata
 from txnlog.storage.delta.table_protocol import PROTOCOL
 
 CONFIG_PREFIX = "txnlog."
@@ -29,11 +29,10 @@ def create_actions(
     partition_columns: Mapping[str, str],
     config: Mapping[str, str],
     created_ms: int,
-    protocol: Protocol = PROTOCOL,
 ) -> list[Action]:
     """Protocol and metaData of a new table; `config` gets the prefix `txnlog.`."""
     return [
-        protocol,
+        PROTOCOL,
         metadata_action(table_id, data_columns, partition_columns, config, created_ms),
     ]
 
