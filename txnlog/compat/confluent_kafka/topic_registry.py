@@ -90,16 +90,10 @@ class TopicRegistry:
                 case "GET", "associations", "resources", _, _:
                     return []
                 case "GET", "schemas", "ids", number:
-                    subject, schema_id = asked.get("subject", ""), int(number)
-                    return self._known(
-                        lambda: (
-                            self._find(subject, "id", schema_id) or self._schemas.get(schema_id)
-                        ),
-                        SCHEMA_NOT_FOUND,
-                        path,
-                    )
+                    given = int(number), asked.get("subject", "")
+                    return self._known(SCHEMA_NOT_FOUND, path, self._by_id, *given)
                 case "GET", "schemas", "guids", guid:
-                    return self._known(lambda: self._by_guid(guid), SCHEMA_NOT_FOUND, path)
+                    return self._known(SCHEMA_NOT_FOUND, path, self._by_guid, guid)
                 case "GET", "subjects":
                     self._refresh()
                     prefix = asked.get("subjectPrefix", "")
@@ -109,18 +103,15 @@ class TopicRegistry:
                 case "GET", "subjects", subject, "versions", "latest":
                     return self._versions(subject)[-1]
                 case "GET", "subjects", subject, "versions", number:
-                    version = int(number)
                     return self._known(
-                        lambda: self._find(subject, "version", version), VERSION_NOT_FOUND, path
+                        VERSION_NOT_FOUND, path, self._find, subject, "version", int(number)
                     )
                 case "GET", "subjects", subject, "metadata":
                     return self._with_metadata(subject, asked)
                 case "POST", "subjects", subject:
-                    guid = _guid(body)
+                    what = f"{path} with this schema"
                     return self._known(
-                        lambda: self._find(subject, "guid", guid),
-                        SCHEMA_NOT_FOUND,
-                        f"{path} with this schema",
+                        SCHEMA_NOT_FOUND, what, self._find, subject, "guid", _guid(body)
                     )
                 case "POST", "subjects", subject, "versions":
                     return self._register(subject, body)
@@ -146,15 +137,21 @@ class TopicRegistry:
     def _find(self, subject: str, name: str, value: object) -> Body | None:
         return next((one for one in self._registered(subject) if one[name] == value), None)
 
+    def _by_id(self, schema_id: int, subject: str) -> Body | None:
+        """With its version, if it is in that subject."""
+        return self._find(subject, "id", schema_id) or self._schemas.get(schema_id)
+
     def _by_guid(self, guid: str) -> Body | None:
         return self._schemas.get(self._ids.get(guid, 0))
 
-    def _known(self, find: Callable[[], Body | None], code: int, what: str) -> Body:
+    def _known(
+        self, code: int, what: str, find: Callable[..., Body | None], *wanted: object
+    ) -> Body:
         """What never changes: from memory, and only if it is not there from the topic."""
-        found = find()
+        found = find(*wanted)
         if found is None:
             self._refresh()
-            found = find()
+            found = find(*wanted)
         if found is None:
             raise SchemaRegistryError(404, code, f"Topic {TOPIC!r} has no {what}")
         return found
@@ -186,9 +183,10 @@ class TopicRegistry:
         The reply is without the schema: the client keeps the very one that it has sent.
         """
         guid = _guid(body)
-        create = partial(self._refresh, create=True)
-        for prepare in (bool, create, partial(self._append, subject, body)):
-            prepare()
+        look, append = partial(self._refresh, create=True), partial(self._append, subject, body)
+        for step in (None, look, append):
+            if step is not None:
+                step()
             found = self._find(subject, "guid", guid)
             if found is not None:
                 return {name: found[name] for name in PLACE}
