@@ -87,6 +87,7 @@ def test_names_of_the_extra_say_in_one_sentence_what_to_install() -> None:
         "schema_registry.avro",
         "schema_registry.error",
         "schema_registry.rules",
+        "schema_registry.confluent.meta_pb2",
         "schema_registry._async.json_schema",
         "schema_registry._sync.serde",
         "schema_registry.common.avro",
@@ -107,6 +108,6 @@ def test_registry_client_is_ours_by_each_of_its_names() -> None:
     assert package.SchemaRegistryClient is module.SchemaRegistryClient
     assert package.SchemaRegistryClient.__module__.startswith("txnlog.")
     assert module.RuleKind is package.RuleKind
-    assert {*package.__all__} <= {*dir(package.confluent("schema_registry"))}
+    assert {*package.__all__} <= {*dir(import_module("confluent_kafka.schema_registry"))}
     with pytest.raises(ImportError, match="no_such_module"):
         import_module(f"{HERE}.schema_registry.no_such_module")

@@ -39,7 +39,7 @@ from txnlog.compat.confluent_kafka.admin_results import (
     TopicDescription,
 )
 from txnlog.compat.confluent_kafka.client_config import client_config
-from txnlog.compat.confluent_kafka.confluent import confluent
+from txnlog.compat.confluent_kafka.confluent import load
 from txnlog.compat.confluent_kafka.error import (
     KafkaError,
     KafkaException,
@@ -426,5 +426,5 @@ def _of_resources(
 
 def __getattr__(name: str) -> Any:
     if name in _OF_SECURITY:
-        return getattr(confluent("admin"), name)
+        return getattr(load("admin"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,7 +18,7 @@ _HERE = "txnlog.compat.confluent_kafka."
 _OWN = f"{_HERE}schema_registry.schema_registry_client"
 
 
-def confluent(module: str) -> Any:
+def load(module: str) -> Any:
     """`confluent_kafka.<module>`. Raises ImportError, which says what to install."""
     try:
         return import_module(f"confluent_kafka.{module}")
@@ -40,7 +40,7 @@ class _Below(MetaPathFinder, Loader):
         return None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module: ModuleType = confluent(spec.name.removeprefix(_HERE))
+        module: ModuleType = load(spec.name.removeprefix(_HERE))
         spec.loader_state = module.__spec__
         return module
 

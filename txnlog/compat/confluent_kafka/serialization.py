@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from txnlog.compat.confluent_kafka.confluent import confluent
+from txnlog.compat.confluent_kafka.confluent import load
 from txnlog.compat.confluent_kafka.error import ConsumeError, KafkaError, ProduceError
 from txnlog.compat.confluent_kafka.error_codes import CODES
 
-_theirs = confluent("serialization")
+_theirs = load("serialization")
 __all__: list[str] = _theirs.__all__
 
 

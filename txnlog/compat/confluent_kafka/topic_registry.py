@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from txnlog.cluster import Cluster
-from txnlog.compat.confluent_kafka.confluent import confluent
+from txnlog.compat.confluent_kafka.confluent import load
 from txnlog.consumer import Consumer
 from txnlog.errors import PartitionEndError, UnknownTopicOrPartitionError
 from txnlog.messages import OFFSET_BEGINNING, Message, TopicPartition
@@ -29,7 +29,7 @@ from txnlog.settings.arguments import shown
 from txnlog.settings.options import checked_root
 from txnlog.settings.storage_options import STORAGE_PREFIX, StoreSettings, checked_settings
 
-_theirs = confluent("schema_registry")
+_theirs = load("schema_registry")
 SchemaRegistryError = _theirs.SchemaRegistryError
 logger = logging.getLogger("txnlog")
 

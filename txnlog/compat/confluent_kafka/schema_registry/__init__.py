@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from txnlog.compat.confluent_kafka.confluent import confluent
+from txnlog.compat.confluent_kafka.confluent import load
 from txnlog.compat.confluent_kafka.schema_registry.schema_registry_client import (
     AsyncSchemaRegistryClient as AsyncSchemaRegistryClient,
 )
@@ -10,7 +10,7 @@ from txnlog.compat.confluent_kafka.schema_registry.schema_registry_client import
     SchemaRegistryClient as SchemaRegistryClient,
 )
 
-_theirs = confluent("schema_registry")
+_theirs = load("schema_registry")
 __all__: list[str] = _theirs.__all__
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from txnlog.compat.confluent_kafka.confluent import confluent
+from txnlog.compat.confluent_kafka.confluent import load
 from txnlog.compat.confluent_kafka.topic_registry import topic_registry
 
-_theirs = confluent("schema_registry.schema_registry_client")
+_theirs = load("schema_registry.schema_registry_client")
 
 
 class SchemaRegistryClient(_theirs.SchemaRegistryClient):  # type: ignore[misc, name-defined]
