@@ -1,7 +1,4 @@
-"""Fetches confluent-kafka-python's programs, once, into the environment's folder.
-
-    python -m tests.compat.download sdist       from PyPI, with pip: it finds mirrors and proxies
-    python -m tests.compat.download examples    from its repository on GitHub
+"""Fetches the example programs of confluent-kafka-python, once, into the environment's folder.
 
 Tests run this in a process of its own, as they use no network themselves. The last line that it
 prints is the folder, or with exit status 1 why there is none. Each file is checked by its digest.
@@ -12,12 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib.util
 import os
-import shutil
-import subprocess
 import sys
-import tarfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -25,8 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FOLDER = Path(sys.prefix) / ".confluent"
-SDIST = "confluent-kafka==2.16.1"
-SDIST_SHA256 = "ec1474347615b9dd1bd0e269d37e31fa442782e67c4942661751e81b09d9f0c8"
 TAG = "v2.15.0"
 COMMIT = "8b1c7a613434eee3d0e1287d624d7af04932f410"
 URL = f"https://raw.githubusercontent.com/confluentinc/confluent-kafka-python/{COMMIT}/examples"
@@ -53,14 +44,6 @@ TIMEOUT_S = 10
 
 class Unreachable(Exception):  # noqa: N818
     """What says why the programs cannot be had here."""
-
-
-def sdist() -> Path:
-    """The unpacked sdist. Raises Unreachable."""
-    folder = FOLDER / SDIST_SHA256[:12]
-    if not folder.exists():
-        _download_sdist(folder)
-    return next(found for found in folder.glob("confluent_kafka-*") if found.is_dir())
 
 
 def examples() -> Path:
@@ -96,31 +79,6 @@ def _checked(data: bytes, digest: str, name: str) -> bytes:
     return data
 
 
-def _download_sdist(folder: Path) -> None:
-    """With pip, which also finds mirrors and proxies."""
-    made = folder.with_suffix(".part")
-    made.mkdir(parents=True, exist_ok=True)
-    wanted = made / "requirements.txt"
-    wanted.write_text(f"{SDIST} --hash=sha256:{SDIST_SHA256}\n")
-    command = [*_pip(), "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
-    command += ["--require-hashes", "--dest", str(made), "--requirement", str(wanted)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    if run.returncode:
-        raise Unreachable(f"pip cannot download {SDIST}: {run.stderr.strip()[-300:]}")
-    with tarfile.open(next(made.glob("*.tar.gz"))) as archive:
-        # The first releases of Python 3.10 have no filters; the digest was checked.
-        checked = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        archive.extractall(made, **checked)
-    made.rename(folder)
-
-
-def _pip() -> list[str]:
-    """pip of this environment; one that uv made has none."""
-    if importlib.util.find_spec("pip") is None and shutil.which("uv"):
-        return ["uv", "tool", "run", "pip"]
-    return [sys.executable, "-m", "pip"]
-
-
 @contextmanager
 def _lock() -> Iterator[None]:
     """One process at a time downloads."""
@@ -134,7 +92,7 @@ def main() -> int:
     """Print the folder of what is asked for; the exit status."""
     try:
         with _lock():
-            print(sdist() if sys.argv[1] == "sdist" else examples())
+            print(examples())
     except Unreachable as why:
         print(why)
         return 1

@@ -23,18 +23,18 @@ WAIT_S = 300
 
 
 @cache
-def _downloaded(what: str) -> tuple[bool, str]:
-    """Whether it can be had, and the folder, or why not."""
-    command = [sys.executable, "-m", "tests.compat.download", what]
+def _downloaded() -> tuple[bool, str]:
+    """Whether they can be had, and the folder, or why not."""
+    command = [sys.executable, "-m", "tests.compat.download"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode in (0, 1), run.stderr
     assert not run.stderr.count("Traceback"), run.stderr
     return run.returncode == 0, run.stdout.strip().splitlines()[-1]
 
 
-def downloaded(what: str) -> Path:
-    """The folder of the sdist or of the examples; the test is skipped without it."""
-    is_there, found = _downloaded(what)
+def downloaded() -> Path:
+    """The folder of the examples; the test is skipped without it."""
+    is_there, found = _downloaded()
     if not is_there:
         pytest.skip(found)
     return Path(found)

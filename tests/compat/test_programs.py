@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from base64 import b64encode
+from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ PEOPLE = ["Ann", "Oslo", "7", "red", "Bob", "Rome", "many", "Eve", "Bonn", "9", 
 
 @pytest.fixture(scope="module")
 def programs() -> Path:
-    return downloaded("examples")
+    return downloaded()
 
 
 @pytest.fixture
@@ -167,13 +168,13 @@ def test_adminapi(programs: Path, root: str, tmp_path: Path) -> None:
 
 
 def readme_block(first_line: str) -> str:
-    """A block of Python of the sdist's README.md."""
-    text = (downloaded("sdist") / "README.md").read_text()
+    """A block of Python of the README of the installed package."""
+    text = str(metadata("confluent-kafka").get_payload())
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     return next(moved(block) for block in blocks if first_line in block)
 
 
-def test_readme_of_the_sdist(root: str, tmp_path: Path) -> None:
+def test_readme_of_the_package(root: str, tmp_path: Path) -> None:
     """Its programs, with the address in the place of `mybroker`: admin, asyncio, consumer."""
 
     def configured(first_line: str) -> Path:

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE_BYTES_MAX = 300_000_000
-EXTRAS = {"all", "avro", "azure", "cli", "deltalake", "gcs", "prometheus", "s3", "spark"}
+EXTRAS = {"all", "azure", "cli", "confluent", "deltalake", "gcs", "prometheus", "s3", "spark"}
 FOR_DEVELOPERS = {"demo", "dev", "docs", "peers", "test"}
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
@@ -35,7 +35,8 @@ with Producer({**root, "transactional.id": "x"}) as producer:
 with Consumer({**root, "group.id": "g", "auto.offset.reset": "earliest"}) as consumer:
     consumer.subscribe(["t"])
     value = consumer.poll(30).value().decode()
-found = sorted(m for m in sys.modules if m in ("pyspark", "pandas", "delta", "typer", "fastavro"))
+extras = {"pyspark", "pandas", "delta", "typer", "confluent_kafka"}
+found = sorted(extras & {*sys.modules})
 print(json.dumps([value, found]))
 """
 

@@ -50,8 +50,6 @@ WITH_NAMES = (
             "aio",
             "error",
             "schema_registry",
-            "schema_registry.avro",
-            "schema_registry.json_schema",
             "serialization",
         )
     ),

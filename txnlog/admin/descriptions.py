@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 
 from txnlog.errors import TxnLogError
 from txnlog.messages import TopicPartition
@@ -123,7 +123,7 @@ class ClusterDescription:
 # --- Configurations -------------------------------------------------------------------------------
 
 
-class ResourceType(Enum):
+class ResourceType(IntEnum):
     """Kinds of resources with configurations; BROKER, of any name, is the root."""
 
     TOPIC = 2

@@ -7,13 +7,16 @@ differs. A transactional producer publishes eagerly unless `transaction.publish`
 that records are delivered before their transaction ends, as in Kafka.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from txnlog.admin import ConsumerGroupState, ConsumerGroupTopicPartitions, IsolationLevel
 from txnlog.compat.confluent_kafka.consumer import Consumer
-from txnlog.compat.confluent_kafka.deserializing_consumer import DeserializingConsumer
 from txnlog.compat.confluent_kafka.error import KafkaError, KafkaException
 from txnlog.compat.confluent_kafka.model import (
     TIMESTAMP_LOG_APPEND_TIME,
     ConsumerGroupType,
+    ElectionType,
     Node,
     TopicCollection,
     TopicPartitionInfo,
@@ -21,8 +24,6 @@ from txnlog.compat.confluent_kafka.model import (
     version,
 )
 from txnlog.compat.confluent_kafka.producer import Producer
-from txnlog.compat.confluent_kafka.security import ElectionType
-from txnlog.compat.confluent_kafka.serializing_producer import SerializingProducer
 from txnlog.messages import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -34,6 +35,10 @@ from txnlog.messages import (
     TopicPartition,
 )
 from txnlog.process.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from txnlog.compat.confluent_kafka.deserializing_consumer import DeserializingConsumer
+    from txnlog.compat.confluent_kafka.serializing_producer import SerializingProducer
 
 __all__ = [
     "OFFSET_BEGINNING",
@@ -63,3 +68,15 @@ __all__ = [
     "libversion",
     "version",
 ]
+
+_OF_SERIALIZERS = {
+    "DeserializingConsumer": "deserializing_consumer",
+    "SerializingProducer": "serializing_producer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """They load confluent-kafka's own package, which no other client needs."""
+    if name in _OF_SERIALIZERS:
+        return getattr(import_module(f"{__name__}.{_OF_SERIALIZERS[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,8 @@
-"""confluent_kafka.admin: an AdminClient whose futures raise KafkaException."""
+"""confluent_kafka.admin: an AdminClient whose futures raise KafkaException.
+
+Names of ACLs and users are confluent-kafka's own. There are none here: the calls that take them are
+refused as by a broker without an authorizer, with SECURITY_DISABLED.
+"""
 
 from __future__ import annotations
 
@@ -35,31 +39,39 @@ from txnlog.compat.confluent_kafka.admin_results import (
     TopicDescription,
 )
 from txnlog.compat.confluent_kafka.client_config import client_config
-from txnlog.compat.confluent_kafka.error import kafka_exception, translated
+from txnlog.compat.confluent_kafka.confluent import load
+from txnlog.compat.confluent_kafka.error import (
+    KafkaError,
+    KafkaException,
+    kafka_exception,
+    translated,
+)
+from txnlog.compat.confluent_kafka.error_codes import CODES
 from txnlog.compat.confluent_kafka.metadata import cluster_metadata
-from txnlog.compat.confluent_kafka.model import ConsumerGroupType, Node, TopicCollection
-from txnlog.compat.confluent_kafka.security import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
+from txnlog.compat.confluent_kafka.model import (
+    ConsumerGroupType,
     ElectionType,
-    ResourcePatternType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialAlteration,
-    UserScramCredentialDeletion,
-    UserScramCredentialUpsertion,
-    refusal,
+    Node,
+    TopicCollection,
 )
 from txnlog.errors import TxnLogError
 from txnlog.messages import ClusterMetadata, PartitionMetadata, TopicMetadata, TopicPartition
 
-__all__ = [
+_OF_SECURITY = (
     "AclBinding",
     "AclBindingFilter",
     "AclOperation",
     "AclPermissionType",
+    "ResourcePatternType",
+    "ScramCredentialInfo",
+    "ScramMechanism",
+    "UserScramCredentialAlteration",
+    "UserScramCredentialDeletion",
+    "UserScramCredentialUpsertion",
+    "UserScramCredentialsDescription",
+)
+__all__ = [
+    *_OF_SECURITY,
     "AdminClient",
     "AlterConfigOpType",
     "ClusterMetadata",
@@ -81,15 +93,9 @@ __all__ = [
     "NewTopic",
     "OffsetSpec",
     "PartitionMetadata",
-    "ResourcePatternType",
     "ResourceType",
-    "ScramCredentialInfo",
-    "ScramMechanism",
     "TopicDescription",
     "TopicMetadata",
-    "UserScramCredentialAlteration",
-    "UserScramCredentialDeletion",
-    "UserScramCredentialUpsertion",
 ]
 
 K = TypeVar("K", bound=Hashable)
@@ -320,19 +326,17 @@ class AdminClient:
         asked = alter_consumer_group_offsets_request
         return _each(lambda: self._client.alter_consumer_group_offsets(asked))
 
-    # -- what does not exist here: refused as by a broker without an authorizer --------------------
+    # -- what does not exist here ------------------------------------------------------------------
 
-    def create_acls(self, acls: Iterable[AclBinding], **ignored: Any) -> Futures[AclBinding, None]:
+    def create_acls(self, acls: Iterable[K], **ignored: Any) -> Futures[K, None]:
         """Refused: there are no ACLs."""
         return {each: _refused("ACLs") for each in acls}
 
-    def describe_acls(self, acl_binding_filter: AclBindingFilter, **ignored: Any) -> Future[Any]:
+    def describe_acls(self, acl_binding_filter: object, **ignored: Any) -> Future[Any]:
         """Refused: there are no ACLs."""
         return _refused("ACLs")
 
-    def delete_acls(
-        self, acl_binding_filters: Iterable[AclBindingFilter], **ignored: Any
-    ) -> Futures[AclBindingFilter, Any]:
+    def delete_acls(self, acl_binding_filters: Iterable[K], **ignored: Any) -> Futures[K, Any]:
         """Refused: there are no ACLs."""
         return {each: _refused("ACLs") for each in acl_binding_filters}
 
@@ -343,7 +347,7 @@ class AdminClient:
         return _refused("users") if users is None else {user: _refused("users") for user in users}
 
     def alter_user_scram_credentials(
-        self, alterations: Iterable[UserScramCredentialAlteration], **ignored: Any
+        self, alterations: Iterable[Any], **ignored: Any
     ) -> Futures[str, None]:
         """Refused: there are no users."""
         return {each.user: _refused("users") for each in alterations}
@@ -386,8 +390,13 @@ def _one(future: Future[Any], convert: Callable[[Any], Any] = lambda found: foun
 
 
 def _refused(what: str) -> Future[Any]:
+    """As by a broker without an authorizer."""
     failed: Future[Any] = Future()
-    failed.set_exception(refusal(what))
+    text = (
+        f"There are no {what} here: txnlog has no brokers, and permissions are those of the store "
+        "that holds the root (docs/confluent-kafka.md)."
+    )
+    failed.set_exception(KafkaException(KafkaError(CODES["SECURITY_DISABLED"], text)))
     return failed
 
 
@@ -413,3 +422,9 @@ def _of_resources(
         given[native.ConfigResource(resource.restype, resource.name, changes)] = resource
     with translated():
         return {given[key]: _one(future, convert) for key, future in call(list(given)).items()}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OF_SECURITY:
+        return getattr(load("admin"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

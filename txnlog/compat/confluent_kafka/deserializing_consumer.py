@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from txnlog.compat.confluent_kafka.consumer import Consumer
-from txnlog.compat.confluent_kafka.error import (
-    ConsumeError,
+from txnlog.compat.confluent_kafka.error import ConsumeError
+from txnlog.compat.confluent_kafka.serialization import (
     KeyDeserializationError,
+    MessageField,
+    SerializationContext,
     ValueDeserializationError,
 )
-from txnlog.compat.confluent_kafka.serialization import MessageField, SerializationContext
 from txnlog.messages import Message
 
 
@@ -36,20 +37,21 @@ class DeserializingConsumer(Consumer):
         failed: Any = message.error()
         if failed is not None:
             raise ConsumeError(failed, kafka_message=message)
-        ctx = SerializationContext(message.topic(), MessageField.VALUE, message.headers())
-        if self._value_deserializer is not None:
-            try:
-                value = self._value_deserializer(message.value(), ctx)
-            except Exception as error:
-                raise ValueDeserializationError(error, message) from error
-        else:
-            value = message.value()
-        ctx.field = MessageField.KEY
+        key, value = message.key(), message.value()
+        # The key first: its deserializer may keep what the value's needs.
+        ctx = SerializationContext(message.topic(), MessageField.KEY, message.headers())
         if self._key_deserializer is not None:
             try:
-                message.set_key(self._key_deserializer(message.key(), ctx))
+                key = self._key_deserializer(key, ctx)
             except Exception as error:
                 raise KeyDeserializationError(error, message) from error
+        ctx.field = MessageField.VALUE
+        if self._value_deserializer is not None:
+            try:
+                value = self._value_deserializer(value, ctx)
+            except Exception as error:
+                raise ValueDeserializationError(error, message) from error
+        message.set_key(key)
         message.set_value(value)
         return message
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from txnlog.compat.confluent_kafka.error_codes import CODES, NAMES
@@ -26,16 +27,13 @@ from txnlog.errors import (
 )
 from txnlog.text import printable
 
-__all__ = [
-    "ConsumeError",
-    "KafkaError",
-    "KafkaException",
+_OF_SERIALIZERS = (
     "KeyDeserializationError",
     "KeySerializationError",
-    "ProduceError",
     "ValueDeserializationError",
     "ValueSerializationError",
-]
+)
+__all__ = [*_OF_SERIALIZERS, "ConsumeError", "KafkaError", "KafkaException", "ProduceError"]
 
 _Text = str
 """The builtin, which a method of KafkaError hides."""
@@ -155,38 +153,15 @@ class ConsumeError(_ClientError):
     """A DeserializingConsumer's poll failed; `kafka_message` has the record, if there is one."""
 
 
-class KeyDeserializationError(ConsumeError):
-    """The key of `kafka_message` cannot be deserialized; `exception` says why."""
-
-    def __init__(self, exception: Exception, kafka_message: Any) -> None:
-        error = KafkaError(CODES["_KEY_DESERIALIZATION"], str(exception))
-        super().__init__(error, exception, kafka_message)
-
-
-class ValueDeserializationError(ConsumeError):
-    """The value of `kafka_message` cannot be deserialized; `exception` says why."""
-
-    def __init__(self, exception: Exception, kafka_message: Any) -> None:
-        error = KafkaError(CODES["_VALUE_DESERIALIZATION"], str(exception))
-        super().__init__(error, exception, kafka_message)
-
-
 class ProduceError(_ClientError):
     """A SerializingProducer's produce failed."""
 
 
-class KeySerializationError(ProduceError):
-    """The key cannot be serialized; `exception` says why."""
-
-    def __init__(self, exception: Exception) -> None:
-        super().__init__(KafkaError(CODES["_KEY_SERIALIZATION"], str(exception)), exception)
-
-
-class ValueSerializationError(ProduceError):
-    """The value cannot be serialized; `exception` says why."""
-
-    def __init__(self, exception: Exception) -> None:
-        super().__init__(KafkaError(CODES["_VALUE_SERIALIZATION"], str(exception)), exception)
+def __getattr__(name: str) -> Any:
+    """The errors of serializers are confluent-kafka's, too: they are loaded with its package."""
+    if name in _OF_SERIALIZERS:
+        return getattr(import_module("txnlog.compat.confluent_kafka.serialization"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def kafka_error(error: Exception) -> KafkaError:

@@ -57,6 +57,13 @@ class ConsumerGroupType(Enum):
     CLASSIC = 2
 
 
+class ElectionType(Enum):
+    """Which replica shall lead; there are none."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
 class TopicCollection:
     """The names of topics to describe."""
 

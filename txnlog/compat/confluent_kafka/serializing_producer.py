@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from txnlog.compat.confluent_kafka.error import KeySerializationError, ValueSerializationError
 from txnlog.compat.confluent_kafka.producer import OnDelivery, Producer
-from txnlog.compat.confluent_kafka.serialization import MessageField, SerializationContext
+from txnlog.compat.confluent_kafka.serialization import (
+    KeySerializationError,
+    MessageField,
+    SerializationContext,
+    ValueSerializationError,
+)
 
 
 class SerializingProducer(Producer):

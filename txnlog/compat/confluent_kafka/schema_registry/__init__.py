@@ -1,25 +1,18 @@
-"""confluent_kafka.schema_registry: a schema registry in a topic, or Confluent's server."""
+"""confluent_kafka.schema_registry: confluent-kafka's own, with clients that also take a root."""
 
-from txnlog.compat.confluent_kafka.schema_registry.asynchronous import AsyncSchemaRegistryClient
-from txnlog.compat.confluent_kafka.schema_registry.client import SchemaRegistryClient
-from txnlog.compat.confluent_kafka.schema_registry.schemas import (
-    RegisteredSchema,
-    Schema,
-    SchemaReference,
-    SchemaRegistryError,
-    record_subject_name_strategy,
-    topic_record_subject_name_strategy,
-    topic_subject_name_strategy,
+from typing import Any
+
+from txnlog.compat.confluent_kafka.confluent import load
+from txnlog.compat.confluent_kafka.schema_registry.schema_registry_client import (
+    AsyncSchemaRegistryClient as AsyncSchemaRegistryClient,
+)
+from txnlog.compat.confluent_kafka.schema_registry.schema_registry_client import (
+    SchemaRegistryClient as SchemaRegistryClient,
 )
 
-__all__ = [
-    "AsyncSchemaRegistryClient",
-    "RegisteredSchema",
-    "Schema",
-    "SchemaReference",
-    "SchemaRegistryClient",
-    "SchemaRegistryError",
-    "record_subject_name_strategy",
-    "topic_record_subject_name_strategy",
-    "topic_subject_name_strategy",
-]
+_theirs = load("schema_registry")
+__all__: list[str] = _theirs.__all__
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_theirs, name)

@@ -1,1 +1,0 @@
-"""Where confluent-kafka's own programs import the serializers for asyncio from."""
