@@ -84,17 +84,12 @@ class Interpreter:
                     process.sequences.clear()
                 case "open" | "append", given:
                     self._append(process, given, is_first=verb == "open")
-                case "commit", given:
+                case "commit" | "chain", given:
                     batches, read = _given(cluster, given)
-                    _adopt(process, coordinator.commit(_own(process), batches, offsets=read))
-                case "chain", given:
-                    batches, read = _given(cluster, given)
-                    decided = coordinator.decide(
-                        _own(process), batches, offsets=read, former=process.left
-                    )
-                    ended = coordinator.publish(decided)
-                    process.left = ended.left
-                    _adopt(process, ended.row)
+                    row = coordinator.commit(_own(process), batches, offsets=read)
+                    if verb == "commit" and row.state.is_prepared:
+                        row = coordinator.complete(row) or row
+                    _adopt(process, row)
                 case "abort", []:
                     _adopt(process, coordinator.abort(_own(process)))
                 case "time-out", [name]:
