@@ -87,7 +87,7 @@ class Interpreter:
                 case "commit" | "chain", given:
                     batches, read = _given(cluster, given)
                     row = coordinator.commit(_own(process), batches, offsets=read)
-                    if verb == "commit":
+                    if verb == "commit" and row.state.is_prepared:
                         row = coordinator.complete(row) or row
                     _adopt(process, row)
                 case "abort", []:

@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 from txnlog.cluster import Cluster
-from txnlog.coordinator.finishing import Published
 from txnlog.errors import TxnLogError
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.storage.delta.delta_log import LogSettings
@@ -77,7 +76,6 @@ class Process:
         self.store = GatedStore(shared, self)
         self.cluster = _open(self.store)
         self.row: TransactionMetadata | None = None
-        self.left: Published | None = None
         self.sequences: dict[str, int] = {}
         self._stop: Stop | None = None
         self._is_stopped = False

@@ -91,10 +91,7 @@ class Writer(Actor):
         self.state: str | None = None
         config: dict[str, object] = {"txnlog.root": "memory://", "delivery.timeout.ms": 20_000}
         if kind.name:
-            # Every second one leaves the publishing of its commits to its thread, see `beat`.
-            wait = "decided" if number % 2 else "visible"
             config |= {"transactional.id": kind.name, "transaction.publish": kind.how}
-            config["commit.wait"] = wait
         self.made = Producer(config, cluster=self.process.open(), background=False)
         self._keep = keep
 
@@ -122,12 +119,6 @@ class Writer(Actor):
             self.txn.settle(committed=False)
         if state is S.FATAL_ERROR:
             self.is_dead = True
-
-    @property
-    def is_visible(self) -> bool:
-        """Whether readers see all that it has committed."""
-        manager = self.made._transactions
-        return manager is None or manager.session.is_visible
 
     @property
     def is_open(self) -> bool:
@@ -190,11 +181,7 @@ class Writer(Actor):
             outcome = self.call(lambda: self.made.abort_transaction(10))
         if outcome == "done":
             seen[f"{self.kind.role}: {how}"] += 1
-            if how != "abort" and not self.is_visible:
-                seen[f"{self.kind.role}: decided"] += 1
-                self.world.decided.append((self, txn))
-            else:
-                txn.settle(committed=how != "abort")
+            txn.settle(committed=how != "abort")
             self.txn = self.state = None
             if self.made._lifecycle.state is S.READY:
                 self._check_epoch()

@@ -23,13 +23,11 @@ from tests.machine.focused import (
     Appending,
     Compacting,
     Copying,
-    Leaving,
     Producing,
     Tidying,
     Vacuuming,
 )
 from tests.machine.machine import Clients
-from txnlog.coordinator import state_rows
 from txnlog.protocol import appends, compaction, groups, retention, tickets, topics, transitions
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionResult, TransactionState
@@ -238,29 +236,15 @@ def aborted_offsets_are_kept(patch: Patch) -> None:
     patch.setattr(TransactionMetadata, "moves", property(lambda row: row.pending.tickets))
 
 
-@broken(Leaving)
-def offsets_are_left_that_the_next_decision_lacks(patch: Patch) -> None:
-    """R45: the next transaction replaces the offsets of partitions that it does not have."""
-    for module in ("producing.producer_session", "coordinator.transactions", "protocol.fencing"):
-        patch.setattr(f"txnlog.{module}.supersedes", lambda newer, older: True)
+@broken(Copying)
+def commits_return_before_their_offsets_have_moved(patch: Patch) -> None:
+    """R36: the next decision completes a transaction whose offsets are in no group."""
 
+    def publish(root: Any, row: Any, *, reading: Any, phases: Any) -> bool:
+        result = TransactionResult.of(row.state)
+        return txnlog.coordinator.finishing._write_markers(root, row, result, reading) is not None
 
-@broken(Leaving)
-def complete_comes_before_left_offsets(patch: Patch) -> None:
-    """R36: an id comes to rest without the offsets that it has left."""
-    patch.setattr(
-        txnlog.coordinator.finishing, "move_left_offsets", lambda root, published: published
-    )
-
-
-@broken(Leaving)
-def offsets_count_once_their_transaction_is_visible(patch: Patch) -> None:
-    """R47: those that it has superseded were visible, and are nowhere meanwhile."""
-
-    def visible(root: Any, holders: Any) -> Any:
-        return state_rows._published(root, state_rows.unmoved(root, holders))
-
-    patch.setattr(txnlog.coordinator.groups, "unmoved", visible)
+    patch.setattr(txnlog.coordinator.transactions, "publish", publish)
 
 
 @broken(Producing)

@@ -9,9 +9,6 @@ from hypothesis.stateful import rule
 
 from tests.machine.actors import Kind
 from tests.machine.machine import (
-    AT,
-    DEEDS,
-    ENDS,
     KINDS,
     SALT,
     SLEEPS_MS,
@@ -20,11 +17,6 @@ from tests.machine.machine import (
     Troubles,
 )
 from tests.machine.world import SOURCE
-from txnlog.testing.strategies import troubles
-
-ROUNDS = st.integers(1, 6)
-LEAVING_DEEDS = (*DEEDS, *("ask", "go on", "go on", "rival") * 4)
-LEAVING_TROUBLES = troubles(LEAVING_DEEDS)
 
 
 def of_roles(*roles: str) -> Sequence[Kind]:
@@ -50,49 +42,6 @@ class Copying(Clients):
 
     kinds = of_roles("producer", "copier", "job", "query")
     read = write_batch = tidy = be_odd = None  # type: ignore[assignment]
-
-
-class Leaving(Copying):
-    """Histories of clients that commit offsets of one partition, transaction after transaction.
-
-    So a decision supersedes what the one before has left, wherever others ask, take over or sweep.
-    """
-
-    kinds = tuple(kind for kind in Copying.kinds if kind.how != "eager")
-    deeds = LEAVING_DEEDS
-    run_job = None  # type: ignore[assignment]
-
-    @rule(at=AT, number=st.integers(0, 9), rounds=ROUNDS, end=ENDS, trouble=LEAVING_TROUBLES)
-    def transact(self, at: int, number: int, rounds: int, end: str, trouble: Troubles) -> None:
-        self.stream("producer", at, number, rounds, end, trouble)
-
-    @rule(at=AT, number=st.integers(0, 9), rounds=ROUNDS, end=ENDS, trouble=LEAVING_TROUBLES)
-    def copy(self, at: int, number: int, rounds: int, end: str, trouble: Troubles) -> None:
-        role = ("copier", "job")[number % 2]
-        self.stream(role, at, number // 2, rounds, end, trouble)
-
-    def stream(
-        self, role: str, at: int, number: int, rounds: int, end: str, trouble: Troubles
-    ) -> None:
-        """Commits of an actor without a pause, the last one as `end` says, under one trouble."""
-        # Mostly of one partition: two may be in the input of one transaction, and one in the next.
-        places = [(SOURCE, int(number == 0))] * (3 if role == "producer" else 1)
-        actor = self.worker(role, at)
-
-        def act() -> None:
-            for _ in range(rounds):
-                actor.work(places, "offsets, commit")
-            actor.work(places, end)
-
-        self.meet(actor.process, trouble, act)
-
-    @rule(at=AT, is_stable=st.booleans(), trouble=LEAVING_TROUBLES)
-    def ask(self, at: int, is_stable: bool, trouble: Troubles) -> None:
-        """An operator asks while a client has left offsets, and may go on."""
-        reads = ("copier", "job")[at % 2]
-        for role, rounds in (("producer", 2), (reads, 3)):
-            self.stream(role, at, 1, rounds, "open", ())
-        self.ask_offsets(at % 2, is_stable, trouble)
 
 
 class Tidying(Clients):
@@ -136,5 +85,5 @@ class Sleeping(Producing):
     be_odd = keep_house = None  # type: ignore[assignment]
 
 
-FOCUSED = (Producing, Appending, Copying, Leaving, Tidying, Compacting, Vacuuming, Sleeping)
+FOCUSED = (Producing, Appending, Copying, Tidying, Compacting, Vacuuming, Sleeping)
 """Each meets often what histories of everything rarely meet."""

@@ -75,7 +75,7 @@ JOB_ROLES = ("job", "query")
 ALIVE_MAX = 6
 DEEDS = (
     *("successor", "rival", "rival", "time out", "work", "admin") * 2,
-    *("tidy", "tidy", "recreate", "night", "land"),
+    *("ask", "tidy", "tidy", "recreate", "night", "land"),
 )
 
 AT = st.integers(0, ALIVE_MAX - 1)
@@ -181,10 +181,6 @@ class Clients(RuleBasedStateMachine):
                     self.chores(salt % 2, table, "compact", "vacuum", CHORES[salt % len(CHORES)])
                 case "ask":
                     self.ask_offsets(salt % 2, salt % 3 == 0)
-                case "go on":
-                    for actor in self.free:
-                        if isinstance(actor, Copier):
-                            actor.work([(SOURCE, 0)], "commit")
                 case "land":
                     self.land()
         finally:
@@ -333,7 +329,7 @@ class Clients(RuleBasedStateMachine):
 
         self.by_helper(number, trouble, act)
 
-    def ask_offsets(self, number: int, is_stable: bool, trouble: Troubles = ()) -> None:
+    def ask_offsets(self, number: int, is_stable: bool) -> None:
         """An operator asks where groups are: nowhere before what was said or acknowledged (R47)."""
         world = self.world
 
@@ -349,7 +345,7 @@ class Clients(RuleBasedStateMachine):
                 seen["offsets asked for"] += bool(found)
                 world.tell(group_id, found)
 
-        self.by_helper(number, trouble, act)
+        self.by_helper(number, (), act)
 
     @rule(
         number=st.integers(0, 1),

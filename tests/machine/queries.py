@@ -53,7 +53,13 @@ class Query(Actor):
         if self.row is None:
             owner = Owner(run_id=self.name, query_id=self.kind.name)
             self.row = coordinator.init_producer_id(self.kind.name, owner)
-            self.world.check_epoch(self.row, self)
+        elif self.row.state.is_prepared:
+            # As the sink does where COMPLETE of the batch before is left.
+            self.row = coordinator.finish(self.row) or self.row
+        self.is_dead = self.row.owner.run_id != self.name
+        if self.is_dead:
+            return
+        self.world.check_epoch(self.row, self)
         held = {p.partition: p.offset for p in self.reader.position(EVERYTHING)}
         found = self.reader.consume(count, 0)
         if not found:
@@ -83,9 +89,6 @@ class Query(Actor):
             txn.settle(committed=True)
             self.txn = None
             seen["query: commit"] += 1
-            self.is_dead = self.row.owner.run_id != self.name
-            if not self.is_dead:
-                self.world.check_epoch(self.row, self)
 
         try:
             commit()

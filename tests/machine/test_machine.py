@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.machine.broken import BROKEN
-from tests.machine.focused import FOCUSED, Leaving
+from tests.machine.focused import FOCUSED
 from tests.machine.machine import Clients
 from tests.machine.world import seen
 from txnlog.errors import CorruptLogError, ObjectNotFoundError, UnexpectedError
@@ -32,6 +32,7 @@ HAPPENS = (
     "REGISTER TICKET",
     "TIME OUT",
     "Unknown",
+    "a decision completed one with offsets",
     "a file was read that has been replaced",
     "a takeover in the middle of a call, at ONGOING",
     "a takeover in the middle of a call, at PREPARE_COMMIT",
@@ -43,13 +44,11 @@ HAPPENS = (
     "job: commit",
     "landed late",
     "offsets asked for",
-    "offsets were superseded",
     "opened cold",
     "producer: OperationTimedOutError",
     "producer: ProducerFencedError",
     "producer: abort",
     "producer: complete",
-    "producer: decided",
     "query: IllegalGenerationError",
     "query: commit",
 )
@@ -61,14 +60,6 @@ class TestClients(Clients.TestCase):
     """
 
     settings = settings(max_examples=25, stateful_step_count=STEPS)
-
-
-class TestLeaving(Leaving.TestCase):
-    """The same where offsets are left that the next decision supersedes, and others ask for them
-    (R36, R45-R49).
-    """
-
-    settings = settings(max_examples=15, stateful_step_count=STEPS)
 
 
 @pytest.mark.soak

@@ -34,7 +34,7 @@ EXPELLED_IS_NOBODY = "a commit does not ask for the partitions of a member that 
 NO_TXN: Pc = ("none",)
 REFUSED: Pc = ("refused",)
 LEFT = "left"
-"""(LEFT, generation, member id, what): its last transaction was of these, its offsets are left."""
+"""(LEFT, generation, member id, what): its last transaction was of these, its COMPLETE is left."""
 
 Step = tuple[str, Stored, Pc]
 

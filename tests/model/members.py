@@ -39,15 +39,15 @@ MEMBER = Member(topics=(INPUT,), session_timeout_ms=1)
 COPIES = frozenset({"own", "register", "prepare"})
 """Where a member stands in its transaction."""
 NOTHING_LEFT = -1
-"""Instead of the epoch of the transaction whose offsets are left."""
+"""Instead of the epoch of the transaction whose COMPLETE is left."""
 STATIC = Member(topics=(INPUT,), session_timeout_ms=1, instance_id="a")
 
 
 class Members(SparkOwner):
     """`joins`: how often each member joins at most; `expulsions`: how many there are in all.
 
-    `leaves`: a member may leave the offsets of a transaction to its next one, which then is decided
-    with the same ticket, in the same write as the COMPLETE of the one before (D130).
+    `chains`: a member may leave the COMPLETE of a transaction to its next one, which then is
+    decided with the same ticket, in the same write.
     """
 
     partition = 0
@@ -62,11 +62,11 @@ class Members(SparkOwner):
         records: int = 2,
         joins: int = 2,
         expulsions: int = 1,
-        leaves: bool = False,
+        chains: bool = False,
         broken: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__("", batches=records, broken=broken)
-        self.leaves = leaves
+        self.chains = chains
         self.names = actors
         self.members = tuple(name for name in actors if name not in "SH")
         self.joins = joins
@@ -217,7 +217,6 @@ class Members(SparkOwner):
         group = self.world.group(stored, GROUP)
         found = membership_status(group, member_id=name, generation=generation)
         if found is not MembershipStatus.STABLE:
-            # What it has left stays in its row, until its next transaction or another process.
             yield f"{name} revokes: {found.name}", stored, ("join", generation, joins)
         if 0 <= offset < self.batches:
             # It may not have seen the change yet.
@@ -226,17 +225,17 @@ class Members(SparkOwner):
             yield f"{name} reads {offset}", stored, after
 
     def _leave(self, stored: Stored, pc: Pc, name: str) -> Iterator[tuple[str, Stored, Pc]]:
-        """Instead of moving the offsets of its own transaction, whose markers have landed."""
-        if not self.leaves or pc[0] != "fin" or pc[-1][0] != "poll":
+        """Instead of COMPLETE of its own transaction, whose offsets have moved."""
+        if not self.chains or pc[0] != "fin" or pc[-1][0] != "poll":
             return
         _, _, number, at, done = pc
         row = self.world.rows[number]
-        if row is not None and self.world.plan(number)[at][0] == "offsets":
+        if row is not None and self.world.plan(number)[at][0] == "complete":
             left = (row.producer_id, row.txn_epoch, row.pending.tickets[0].ticket)
-            yield f"{name} leaves its offsets", stored, (*done, left)
+            yield f"{name} leaves COMPLETE", stored, (*done, left)
 
     def _next(self, begun: tuple[Any, ...], left: tuple[int, int, int]) -> Pc:
-        """The transaction that supersedes the offsets which the one before has left."""
+        """The transaction whose decision completes the one before."""
         producer_id, epoch, ticket = left
         return ("prepare", *begun, producer_id, epoch + 1, ticket, REGISTRATIONS_MAX, epoch)
 
@@ -349,7 +348,6 @@ class Members(SparkOwner):
                 result=TransactionResult.COMMIT,
                 manifest=Manifest(batches=files, tickets=(carried,)),
                 follows=ProducerIdAndEpoch(producer_id, left) if has_left else None,
-                has_moved=not has_left,
                 now_ms=0,
             ),
         )

@@ -1,7 +1,7 @@
 """Transactions with offsets of two groups, and who takes over one of them.
 
 O copies input `unit` of group g to topic x and of group h to topic y, in one transaction, and
-chains: its COMPLETE may ride on the next PREPARE, whose offsets may be for those that it has left.
+chains: its COMPLETE may ride on the next PREPARE, once its offsets have moved in both groups.
 G takes over group g, H takes over group h, under an id of its own or under O's; both copy what is
 left of their group. L finishes what it saw once.
 The groups are in two shards of the consumer offsets, so each gets a marker of its own.
@@ -36,7 +36,6 @@ GROUPS, TOPICS = "gh", "xy"
 FLOOR_OF_ONE = "PREPARE asks for the floor of the first group only"
 ONE_GROUP_MOVES = "who finishes moves the offsets of one group only"
 CHAINS_BEFORE_LAST = "a PREPARE follows before the offsets of the last group have moved"
-LEAVES_SPARSE = "a PREPARE follows before offsets have moved that it does not have"
 COMPLETES_ONE = "COMPLETE comes before the offsets of the last group"
 
 Step = tuple[str, Stored, Pc]
@@ -186,8 +185,6 @@ class SeveralGroups:
             return
         if left == 1 or (left == 2 and CHAINS_BEFORE_LAST in self.broken):
             yield "leaves COMPLETE", stored, ("prepare", unit + 1, epoch + 1, "all has landed")
-        elif left <= len(GROUPS) + 1 and (not self.sparse or LEAVES_SPARSE in self.broken):
-            yield "leaves offsets", stored, ("prepare", unit + 1, epoch + 1, "but the offsets")
 
     def _prepare(self, stored: Stored, actor: str, pc: Pc) -> Iterator[Step]:
         """O: both topics and groups; the others: their own, under the ticket that they have."""
@@ -219,7 +216,6 @@ class SeveralGroups:
                 result=TransactionResult.COMMIT,
                 manifest=Manifest(batches=files, tickets=carried),
                 follows=follows,
-                has_moved=rest != "but the offsets" or LEAVES_SPARSE in self.broken,
                 now_ms=0,
             )
 

@@ -99,14 +99,14 @@ def test_cooperative_members_and_others_copy_every_record_once() -> None:
     assert {"A is fenced", "R is fenced"} <= result.labels
 
 
-def test_cooperative_members_that_leave_offsets_copy_every_record_once() -> None:
-    """A partition is handed over while the last offsets of it are left in a row (R46, R48)."""
-    result = assert_holds(CooperativeMembers("AB", leaves=True), states_min=40_000)
+def test_cooperative_members_that_chain_transactions_copy_every_record_once() -> None:
+    """A partition is handed over while the COMPLETE of its last transaction is left (R46, R48)."""
+    result = assert_holds(CooperativeMembers("AB", chains=True), states_min=40_000)
     assert "A PREPARE of 1: after e0 " in result.labels
     assert "A PREPARE of 1: after e0 IllegalGenerationError" in result.labels
-    result = assert_holds(CooperativeMembers("ABS", expulsions=0, leaves=True), states_min=70_000)
+    result = assert_holds(CooperativeMembers("ABS", expulsions=0, chains=True), states_min=70_000)
     assert "A1 PREPARE of 1: after e0 " in result.labels
-    assert_holds(CooperativeMembers("ABR", expulsions=0, leaves=True), states_min=40_000)
+    assert_holds(CooperativeMembers("ABR", expulsions=0, chains=True), states_min=40_000)
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def test_larger_cooperative_groups_hand_over(model: dict[str, object]) -> None:
         {"actors": "AB", "records": 2, "joins": 3, "expulsions": 2},
         {"actors": "ABS", "records": 1, "expulsions": 1},
         {"actors": "ABR", "records": 1, "expulsions": 1},
-        {"actors": "AB", "records": 3, "joins": 3, "expulsions": 2, "leaves": True},
-        {"actors": "ABR", "records": 2, "expulsions": 1, "leaves": True},
+        {"actors": "AB", "records": 3, "joins": 3, "expulsions": 2, "chains": True},
+        {"actors": "ABR", "records": 2, "expulsions": 1, "chains": True},
     ],
     ids=str,
 )

@@ -9,7 +9,6 @@ from tests.model.several_groups import (
     CHAINS_BEFORE_LAST,
     COMPLETES_ONE,
     FLOOR_OF_ONE,
-    LEAVES_SPARSE,
     ONE_GROUP_MOVES,
     SeveralGroups,
 )
@@ -39,7 +38,6 @@ def test_lost_reply_of_a_chained_decision_is_settled_by_asking_again() -> None:
         (FLOOR_OF_ONE, "topic y holds"),
         (ONE_GROUP_MOVES, "position 0 of h"),
         (CHAINS_BEFORE_LAST, "position 0 of h"),
-        (LEAVES_SPARSE, "position 0 of h"),
         (COMPLETES_ONE, "position 0 of h"),
     ],
 )

@@ -9,7 +9,6 @@ from tests.model.tickets_rules import (
     FENCE_WITHOUT_FINISH,
     FENCES_BY_OLD_READ,
     FINISHES_FIRST,
-    GIVES_UP_SUPERSEDED,
     LOOKS_ONCE,
     NO_OVERLAP_CHECK,
     OWN_UNFENCED,
@@ -273,7 +272,7 @@ class Clients(Transactions):
             yield go(f"meets {txn}", pc="ask_publishes", txn=txn)
 
     def _ask_publishes(self, t: Turn) -> Iterator[Step]:
-        """By the row as it was read, or as it is now: it may say the next transaction."""
+        """By the row as it was read, or as it is now: once that is over, its offsets have moved."""
         state, at, go = t.state, t.at, t.go
         assert at.txn is not None
         stored = state.stored
@@ -281,6 +280,4 @@ class Clients(Transactions):
             stored = self.finish(stored, what, at.txn)
         yield go(f"publishes {at.txn}", stored, pc="ask_each", todo=at.todo[1:], txn=None)
         if self.place.prepared(state.stored, at.txn.name) != at.txn:
-            gives_up = GIVES_UP_SUPERSEDED in self.broken
-            todo = at.todo[1:] if gives_up else at.todo
-            yield go(f"{at.txn} is over", pc="ask_each", todo=todo, txn=None)
+            yield go(f"{at.txn} is over", pc="ask_each", todo=at.todo[1:], txn=None)

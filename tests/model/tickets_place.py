@@ -22,7 +22,6 @@ from tests.model.tickets_rules import (
     FORGETS_OWN,
     INIT_DROPS_DECIDED,
     INIT_RENAMES_DECIDED,
-    LEAVES_UNCOVERED,
     MARKER_REPEATS,
     NO_FLOOR_CHECK,
     NO_OVERLAP_CHECK,
@@ -44,7 +43,6 @@ from txnlog.protocol.metadata import (
     Owner,
     ProducerIdAndEpoch,
     TransactionMetadata,
-    supersedes,
 )
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.tickets import (
@@ -199,9 +197,8 @@ class Place:
         return Manifest(batches=batches, tickets=(carried,))
 
     def prepare(
-        self, stored: Stored, txn: Txn, follows: ProducerIdAndEpoch | None, *,
-        remembers: bool, has_moved: bool,
-    ) -> tuple[Stored, str]:  # fmt: skip
+        self, stored: Stored, txn: Txn, follows: ProducerIdAndEpoch | None, *, remembers: bool
+    ) -> tuple[Stored, str]:
         """PREPARE_COMMIT, perhaps with the end that a query remembers; "" or the error's name."""
         row = self.row(stored, txn.name)
         manifest = self.manifest(txn)
@@ -226,18 +223,11 @@ class Place:
                 manifest=manifest,
                 batch=("q", LastBatch(batch_id=txn.end)) if remembers else None,
                 follows=follows,
-                has_moved=has_moved or LEAVES_UNCOVERED in self.broken,
                 now_ms=0,
             )
         except TxnLogError as error:
             return stored, type(error).__name__
         return self._change(stored, txn.name, decision), ""
-
-    def is_superseded(self, older: Txn, newer: Txn) -> bool:
-        """Whether the offsets of the older transaction may be left to the newer one."""
-        if LEAVES_UNCOVERED in self.broken:
-            return True
-        return supersedes(self.manifest(newer).tickets, self.manifest(older).tickets)
 
     def hold(self, stored: Stored, txn: Txn) -> tuple[Stored, str]:
         """The client's prepare of a two-phase commit."""

@@ -11,7 +11,6 @@ from tests.model.search import Pool
 from tests.model.tickets_place import Place, Stored, Txn, run_of
 from tests.model.tickets_rules import (
     CHAINS_EARLY,
-    COMPLETES_OWING,
     LETS_GO_ACKED,
     LETS_GO_FLYING,
     OFFSETS_FIRST,
@@ -69,9 +68,8 @@ OLD = Client("O", "old", 0, dies=True, size=1)
 
 class P(NamedTuple):
     """Where a process is. `todo`: holders to fence; `fenced`: tickets it has fenced and finished;
-    `left`: it has seen its last transaction land, and left COMPLETE; `owed`: that transaction, if
-    it has left its offsets, too; `newest`: the highest offset that was acknowledged when a reader
-    began; `absent`: ids whose rows it found missing."""
+    `left`: it has seen its last transaction land, and left COMPLETE; `newest`: the highest offset
+    that was acknowledged when a reader began; `absent`: ids whose rows it found missing."""
 
     pc: str
     flow: tuple[str, ...] = ()
@@ -86,7 +84,6 @@ class P(NamedTuple):
     lost: bool = False
     alive: bool = True
     left: bool = False
-    owed: Txn | None = None
     newest: int = 0
     absent: frozenset[int] = frozenset()
     out: str = ""
@@ -239,33 +236,19 @@ class Transactions:
             else:
                 yield go(f"prepares {txn}", stored, out="held")
             return
-        if at.owed is not None:
-            # At rest it may move them at any time; before a transaction without them it must.
-            yield go(
-                f"moves offsets {at.owed}",
-                self.finish(state.stored, "offsets", at.owed),
-                owed=None,
-            )
-            if COMPLETES_OWING in self.broken:
-                done = self.place.complete(state.stored, at.owed)
-                yield go(f"COMPLETE {at.owed}", done, owed=None, left=False)
-            if not self.place.is_superseded(at.owed, txn):
-                return
         follows = ProducerIdAndEpoch(at.producer_id, at.epoch - 1) if at.left else None
         stored, error = self.place.prepare(
             state.stored,
             txn,
             follows,
             remembers=self.remembers and client.mode in ("old", "resume"),
-            has_moved=at.owed is None,
         )
         if not at.alive:
             yield go(f"late PREPARE {txn}: {error}", stored, **DEAD._asdict())
             return
         if error:
             is_sure = error == "IllegalGenerationError" or not at.lost
-            end = {"pc": "end"} if at.owed is None else {"pc": "owes"}
-            after = go(f"PREPARE {txn}: {error}", **end, out=error)[1]
+            after = go(f"PREPARE {txn}: {error}", pc="end", out=error)[1]
             refused = after.refused | {txn} if is_sure else after.refused
             if at.out == "held":
                 yield go(f"PREPARE {txn}: {error}", pc="end", out="refused")
@@ -275,7 +258,7 @@ class Transactions:
         late = REGISTERS_LATE in self.broken and client.mode == "old" and not at.ticket
         label, after = go(
             f"PREPARE {txn}", stored,
-            pc="late_reg" if late else "pub", txn=txn, lost=False, left=False, owed=None, out="",
+            pc="late_reg" if late else "pub", txn=txn, lost=False, left=False, out="",
         )  # fmt: skip
         yield label, after._replace(acked=after.acked | {txn})
         if CHAINS_EARLY in self.broken and client.mode == "old" and txn.end < self.inputs:
@@ -321,25 +304,9 @@ class Transactions:
         yield go(f"marks {topic} {at.txn}", self.finish(state.stored, topic, at.txn), pc=then)
 
     def _move(self, t: Turn) -> Iterator[Step]:
-        state, client, at, go = t.state, t.client, t.at, t.go
+        state, at, go = t.state, t.at, t.go
         assert at.txn is not None
         yield go(f"moves offsets {at.txn}", self.finish(state.stored, "offsets", at.txn), pc="rest")
-        # Who registers again is at rest before: see FORGETS_OWN.
-        if at.txn.end < self.inputs and client.part < 0 and not client.grows:
-            on = {"txn": None, "pos": at.txn.end, "epoch": at.epoch + 1, "left": True}
-            yield go(f"leaves offsets {at.txn}", **on, owed=at.txn, pc="prep")
-
-    def _owes(self, t: Turn) -> Iterator[Step]:
-        """Refused, it ends what it has left, however late."""
-        state, at, go = t.state, t.at, t.go
-        assert at.owed is not None
-        moved = self.finish(state.stored, "offsets", at.owed)
-        yield go(f"moves offsets {at.owed} late", moved, pc="ends_owed")
-
-    def _ends_owed(self, t: Turn) -> Iterator[Step]:
-        state, at, go = t.state, t.at, t.go
-        assert at.owed is not None
-        yield go(f"COMPLETE {at.owed} late", self.place.complete(state.stored, at.owed), pc="end")
 
     def _rest(self, t: Turn) -> Iterator[Step]:
         """All has landed: COMPLETE now, or in one write with the next decision; or it lets go."""

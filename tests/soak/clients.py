@@ -187,15 +187,11 @@ def check(home: Home, name: str, life: int) -> None:
 
 
 def _producer(home: Home, name: str, life: int, publish: str) -> Producer:
-    """The owner of its id from now on, as the file `owner-...` records.
-
-    Every second life leaves the publishing of its commits to its thread.
-    """
+    """The owner of its id from now on, as the file `owner-...` records."""
     config = {
         **home.settings,
         "transactional.id": name,
         "transaction.publish": publish,
-        "commit.wait": "decided" if life % 2 else "visible",
         "linger.ms": 1,
     }
     producer = home.persist(lambda: Producer(config))
@@ -253,7 +249,7 @@ def _copy(
             ends[message.partition()] = (message.offset() or 0) + 1
         positions = [TopicPartition(SOURCES[0], p, offset) for p, offset in ends.items()]
         if os.getpid() % 2:
-            # Of all partitions, as applications often do: then one transaction supersedes another.
+            # Of all partitions, as applications often do.
             known = reader.position(reader.assignment())
             positions = [position for position in known if position.offset >= 0]
         producer.send_offsets_to_transaction(positions, reader.consumer_group_metadata())

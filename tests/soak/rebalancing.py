@@ -149,7 +149,6 @@ class Client:
             "txnlog.root": "memory://",
             "transactional.id": f"tx-{self.name}",
             "transaction.publish": chosen.choice(["deferred", "eager"]),
-            "commit.wait": chosen.choice(["decided", "decided", "visible"]),
             "transaction.timeout.ms": 20_000,
         }
         made = Producer(settings, cluster=process(self.history.shared), background=False)
