@@ -174,7 +174,7 @@ def test_row_that_cannot_be_read_and_decides_stops_the_upgrade(root_format: str)
     raw.refresh()
     raw.commit([Add(path, values, 1, 0, data_change=True)], operation="DAMAGE")
     before = {m.path for m in store.list("")}
-    with pytest.raises(CorruptLogError, match="transactions delete --transactional-id decided"):
+    with pytest.raises(CorruptLogError, match="transactions delete --transactional-id=decided"):
         upgraded(shared)
     assert {m.path for m in store.list("")} == before
 
@@ -197,7 +197,7 @@ def test_group_that_cannot_be_read_stays_for_groups_delete(root_format: str) -> 
         raw.commit([Add(path, values, 1, 0, data_change=True)], operation="DAMAGE")
     upgraded(shared)
     after = opened(shared)
-    with pytest.raises(CorruptLogError, match="groups delete --group 'plain 3'"):
+    with pytest.raises(CorruptLogError, match="groups delete --group='plain 3'"):
         after.groups.describe("plain 3")
     found = positions(after)
     assert set(expected(COMMITTED)) - set(found) == {"plain 3"}

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from txnlog.errors import RESTORE_ALL, RESTORE_FILE
-from txnlog.text import shell_word
+from txnlog.text import shell_option
 
 FINDINGS_PER_KIND_MAX = 100
 """Maximum number of findings of one kind in one table; further ones are only counted."""
@@ -338,7 +338,8 @@ class Finding:
 
 def delete_records_command(topic: str, partition: int, offset: int) -> str:
     """Moves the log start past damaged data: with it go all records before."""
-    return f"txnlog topics delete-records -t {shell_word(topic)} -p {partition} --offset {offset}"
+    option = shell_option("--topic", topic)
+    return f"txnlog topics delete-records {option} -p {partition} --offset {offset}"
 
 
 class Findings:
