@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -69,6 +70,23 @@ def test_traceback_keeps_its_lines_and_forges_none(logged: io.StringIO) -> None:
     assert lines[:2] == [f"ERROR Work on {SHOWN} failed", "Traceback (most recent call last):"]
     assert f"ValueError: {SHOWN}" in lines
     assert lines[-1] == f"txnlog.errors.StorageError: refused: {SHOWN}"
+    assert all(printable(line) == line for line in lines)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="no groups and notes")
+def test_notes_and_groups_of_errors_forge_no_line(logged: io.StringIO) -> None:
+    """An error of an asyncio task, and what a library adds to one, have the text of clients, too."""
+    part = CorruptLogError("whole")
+    part.add_note(EVIL)
+    part.__cause__ = ExceptionGroup(EVIL, [ValueError(EVIL), part])  # type: ignore[name-defined]
+    logging.getLogger("txnlog").error(
+        "Failed",
+        exc_info=ExceptionGroup("g", [OSError(EVIL), part]),  # type: ignore[name-defined]
+    )
+    lines = logged.getvalue().splitlines()
+    assert lines[:2] == ["ERROR Failed", "  | ExceptionGroup: g (2 sub-exceptions)"]
+    assert sum(SHOWN in line for line in lines) == 5
+    assert not [line for line in lines if line.strip(" |").startswith("ERROR the")]
     assert all(printable(line) == line for line in lines)
 
 
