@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 import logging
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -75,14 +77,12 @@ def test_traceback_keeps_its_lines_and_forges_none(logged: io.StringIO) -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no groups and notes")
 def test_notes_and_groups_of_errors_forge_no_line(logged: io.StringIO) -> None:
-    """An error of an asyncio task, and what a library adds to one, have the text of clients, too."""
-    part = CorruptLogError("whole")
+    """An error of an asyncio task, and what a library adds, have text of clients, too."""
+    group: Any = vars(builtins)["ExceptionGroup"]
+    part: Any = CorruptLogError("whole")
     part.add_note(EVIL)
-    part.__cause__ = ExceptionGroup(EVIL, [ValueError(EVIL), part])  # type: ignore[name-defined]
-    logging.getLogger("txnlog").error(
-        "Failed",
-        exc_info=ExceptionGroup("g", [OSError(EVIL), part]),  # type: ignore[name-defined]
-    )
+    part.__cause__ = group(EVIL, [ValueError(EVIL), part])
+    logging.getLogger("txnlog").error("Failed", exc_info=group("g", [OSError(EVIL), part]))
     lines = logged.getvalue().splitlines()
     assert lines[:2] == ["ERROR Failed", "  | ExceptionGroup: g (2 sub-exceptions)"]
     assert sum(SHOWN in line for line in lines) == 5
