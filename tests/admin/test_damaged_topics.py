@@ -251,7 +251,7 @@ def test_deletion_that_failed_at_any_call_can_be_repeated(fault: Fault) -> None:
         again = Cluster.open(shared.open(), settings=PLAIN)
         assert again.survey_topics() == {}
         again.create_topic("bad", partitions=2)
-        assert UNKNOWN_RECORDS <= min(ends(again, "bad"))
+        assert min(ends(again, "bad")) >= UNKNOWN_RECORDS
         # Ends that leap twice soon reach the highest offset.
         assert max(ends(again, "bad")) < 2 * UNKNOWN_RECORDS
         number += 1
