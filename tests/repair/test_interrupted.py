@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from itertools import product
 from typing import Any
 
 import pytest
 from obstore.store import MemoryStore
 
 from tests.cases import Some
-from tests.coordinator.processes import CRASHES
 from tests.repair.power_cuts import build, cut_power, files_below
 from txnlog.admin import AdminClient, NewTopic
 from txnlog.errors import ConcurrentTransactionsError
@@ -35,7 +33,7 @@ GONE = "gone"
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of a damaged root, for stores in memory."""
     root = str(tmp_path_factory.mktemp("interrupted") / "root")
-    history = build(root, SEED, synced=6, late=10)
+    history = build(root, SEED, synced=4, late=8)
     AdminClient({"txnlog.root": root}).create_topics([NewTopic(GONE, 2)])[GONE].result()
     cut_power(root, history, SEED)
     found = {os.path.relpath(path, root): path.read_bytes() for path in files_below(root)}
@@ -92,11 +90,11 @@ def check_whole(store: FaultyStore) -> None:
 def kind_of(call: tuple[str, str]) -> tuple[str, str]:
     """Equal for the same step with another version, file or table."""
     verb, path = call
-    return verb, re.sub(r"(?<=/)([ab]|__\w+-\d)(?=/)|\d[-0-9a-fTZ]*", "", f"/{path}")
+    return verb, re.sub(r"(?<=/)([ab]|__[ct]\w*|new-\w*)(-\d)?(?=/)|\d[-0-9a-fTZ]*", "", f"/{path}")
 
 
 def test_repair_that_dies_anywhere_is_finished_by_the_next(
-    damaged: dict[str, bytes], some: Some[Any]
+    damaged: dict[str, bytes], some: Some[int]
 ) -> None:
     """Half a repair may be worse than the damage; its result must not depend on where it died."""
     whole = store_of(damaged)
@@ -105,14 +103,15 @@ def test_repair_that_dies_anywhere_is_finished_by_the_next(
     wanted = content(whole)
     writes = [at for at, (verb, _) in enumerate(whole.calls) if verb in ("put", "delete")]
     steps = {kind_of(whole.calls[at]): at for at in writes}
-    assert 20 < len(steps) < len(writes)
-    for at, fault in some(product(steps.values(), CRASHES)):
+    assert 15 < len(steps) < len(writes)
+    # Whoever dies before a write dies after the one before.
+    for at in some(steps.values()):
         store = store_of(damaged)
         with pytest.raises(SimulatedCrash):
-            run(another(store, FaultsAt({at: fault})))
+            run(another(store, FaultsAt({at: Fault.CRASH_AFTER})))
         run(another(store))
         check_whole(store)
-        assert content(store) == wanted, f"{fault} at call {at}: {whole.calls[at]}"
+        assert content(store) == wanted, f"call {at}: {whole.calls[at]}"
 
 
 def test_interrupted_repair_is_named_and_finished(damaged: dict[str, bytes]) -> None:
