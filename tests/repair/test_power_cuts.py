@@ -23,7 +23,7 @@ def test_root_after_a_power_cut_is_whole_again(tmp_path: Path, some: Some[int]) 
         check(root, history, cut, tmp_path / f"damaged-{cut}")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(10, 20))
 def test_root_after_many_power_cuts_is_whole_again(seed: int, tmp_path: Path) -> None:
     """More histories and damage."""
