@@ -8,7 +8,7 @@ without predecessors hides all damage below it.
     after the commit       processes that had the log in memory see the topic deleted; for others it
                            is damaged as before: deleting again writes the checkpoint
     after the checkpoint   deleted; the files stay for as long as those of any deleted topic
-    a lost reply           deleting again changes nothing but the version
+    a lost reply           deleting again changes nothing
 
 Something else than a folder in the place of the log is renamed, and the deletion then is version
 UNKNOWN_VERSIONS of a new log.
