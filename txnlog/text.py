@@ -41,17 +41,16 @@ def json_text(value: object) -> str:
     return _UNPRINTABLE.sub(_json_escape, json.dumps(value, ensure_ascii=False))
 
 
-def shell_word(text: str) -> str:
-    """The text as one word of a command to paste into bash or zsh, exact and printable.
+def shell_option(name: str, value: str) -> str:
+    """The one word name=value of a command to paste into bash or zsh, exact and printable.
 
-    No argument of a command can have a NUL, and bash would end the word there: the word then names
-    nothing that exists.
+    A value in a word of its own may be the name of another option. No argument of a command can
+    have a NUL, and bash would end the word there: the word then names nothing that exists.
     """
-    if "\0" in text:
-        return shlex.quote(printable(text))
-    if printable(text) == text:
-        return shlex.quote(text)
-    return f"$'{_UNPRINTABLE.sub(_shell_escape, _SPECIAL.sub(_shell_escape, text))}'"
+    shown = printable(value)
+    if "\0" in value or shown == value:
+        return f"{name}={shlex.quote(shown)}"
+    return f"{name}=$'{_UNPRINTABLE.sub(_shell_escape, _SPECIAL.sub(_shell_escape, value))}'"
 
 
 def _escape(found: re.Match[str]) -> str:

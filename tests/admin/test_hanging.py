@@ -62,7 +62,7 @@ def test_open_transaction_is_listed_at_once_with_its_owner_and_its_time_out() ->
         "query q1, run run on driver, process 7",
         "hourly",
     )
-    assert found.command == "txnlog transactions abort --transactional-id tx"
+    assert found.command == "txnlog transactions abort --transactional-id=tx"
 
 
 def test_age_is_that_of_the_files_and_can_be_limited() -> None:
@@ -152,7 +152,7 @@ def test_hanging_transaction_has_no_state_and_the_command_for_each_partition() -
     assert (found.state, found.transactional_id, found.owner) == (None, "", "")
     assert (found.until_ms, found.since_ms) == (None, shared.clock.now_ms() - MINUTE_MS)
     assert found.command == (
-        f"txnlog transactions abort -t orders -p 0 --producer-id {row.producer_id} "
+        f"txnlog transactions abort --topic=orders -p 0 --producer-id {row.producer_id} "
         "--producer-epoch 0"
     )
 
@@ -213,7 +213,7 @@ def test_command_quotes_an_id_for_the_shell() -> None:
     cluster = process(shared)
     eager(cluster, owned(cluster, "a", tid="a b; $(touch F)"), "x")
     words = shlex.split(of_orders(cluster).command)
-    assert words[-2:] == ["--transactional-id", "a b; $(touch F)"]
+    assert words[-1] == "--transactional-id=a b; $(touch F)"
 
 
 def test_only_the_partitions_asked_for_are_listed() -> None:

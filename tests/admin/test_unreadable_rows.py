@@ -86,7 +86,7 @@ def test_unreadable_group_affects_only_itself(changes: Changes) -> None:
         with pytest.raises(CorruptLogError) as error:
             ask()
         assert (error.value.key, error.value.path) == (GROUP, path)
-        assert f"txnlog groups delete --group {GROUP}" in error.value.message
+        assert f"txnlog groups delete --group={GROUP}" in error.value.message
     assert cluster.groups.start("another") == 1
     row = owned(cluster, "r2", tid="t2")
     cluster.coordinator.commit(row, offsets=[consumed(0, 7, group="another")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.cli.runner import Command
@@ -20,6 +22,11 @@ def test_configs_of_the_root(command: Command, monkeypatch: pytest.MonkeyPatch) 
     assert command.json("configs", "describe", *root)[0]["Value"] == "true"
     refused = command.fails("--storage", "fsync=false", "topics", "list")
     assert "configs alter --entity-type brokers" in refused
+    both = command.fails(
+        "configs", "alter", *root, "--add-config", "storage.fsync=false, Storage.fsync=true"
+    )
+    assert "storage.fsync is given two values" in both
+    assert command.json("configs", "describe", *root)[0]["Value"] == "true"
     for bad in (["-t", "t", *root], []):
         assert command.run("configs", "describe", *bad).exit_code == 2
 
@@ -63,3 +70,35 @@ def test_several_configs_in_one_option(command: Command, given: list[str]) -> No
     added = [arg for each in given for arg in ("--add-config", each)]
     command.ok("configs", "alter", "-t", "t", *added)
     assert found() == wanted
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["configs", "alter", "-t", "t", "--add-config", "retention.ms=5,retention.ms=6"],
+        [
+            "configs",
+            "alter",
+            "-t",
+            "t",
+            "--add-config=retention.ms=5",
+            "--add-config=retention.MS=6",
+        ],
+        ["topics", "create", "-t", "new", "--config", "retention.ms=5,retention.ms=6"],
+        ["topics", "create", "-t", "new", "--config", "retention.ms=5,retention.MS=6"],
+        ["--storage", "fsync=true", "--storage", "storage.fsync=false", "topics", "list"],
+    ],
+)
+def test_setting_with_two_values_is_refused(command: Command, args: list[str]) -> None:
+    """The last one won, and nobody was told that the other one is not in force."""
+    command.ok("topics", "create", "-t", "t")
+    result = command.run(*args)
+    assert result.exit_code != 0
+    assert re.search(r"(retention.ms|fsync).* two\s+values", result.stderr, re.IGNORECASE)
+    assert command.json("topics", "list") == ["t"]
+    rows = {row["Name"]: row for row in command.json("configs", "describe", "-t", "t")}
+    assert rows["retention.ms"]["Source"] == "DEFAULT"
+
+
+def test_setting_given_twice_with_one_value_is_accepted(command: Command) -> None:
+    command.ok("topics", "create", "-t", "t", "--config", "retention.ms=5,retention.MS=5")

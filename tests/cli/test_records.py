@@ -49,6 +49,8 @@ def test_lines_with_keys_and_headers_round_trip(topic: Command) -> None:
     assert read(topic, "--print-timestamp", "-n", "1").startswith("20")
     topic.ok("produce", "-t", "t", input=b"without a key")
     assert read(topic, "--offset", "3", "-K", "=") == "null=without a key\n"
+    topic.ok("produce", "-t", "t", "-H", "h=1", "-H", "h=2", input=b"both")
+    assert read(topic, "--offset", "4", "--print-headers") == "h:1,h:2\tboth\n"
 
 
 def test_json_lines_round_trip(topic: Command) -> None:

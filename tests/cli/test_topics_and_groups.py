@@ -416,7 +416,7 @@ def test_offsets_of_a_deleted_topic_can_be_deleted_and_do_not_stop_a_reset(read:
     assert result.exit_code == 0
     assert result.stdout.splitlines()[1:] == ["g      u      0          0"]
     assert "topic t is left out: it is deleted" in result.stderr
-    assert "delete-offsets -g g -t t" in result.stderr
+    assert "delete-offsets --group=g --topic=t" in result.stderr
     read.ok("groups", "delete-offsets", "-g", "g", "-t", "t")
     assert [row["TOPIC"] for row in read.json("groups", "describe", "-g", "g")] == ["u"]
     assert "no topic 't'" in read.fails("groups", "delete-offsets", "-g", "g", "-t", "t")

@@ -7,6 +7,7 @@ reads [red] as markup. Output for programs stays exact.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from tests.cli.runner import Command
 from txnlog import Consumer, Producer, TopicPartition
 from txnlog.cli.app import COMMANDS, Commands
-from txnlog.text import printable, shell_word
+from txnlog.text import printable, shell_option
 
 EVIL = "a[red]b\x1b]52;c;eA==\x07\nbilling  Stable\r\x9b8m\x7f\u2028\u202e"
 SHOWN = r"a[red]b\x1b]52;c;eA==\x07\x0abilling  Stable\x0d\x9b8m\x7f\u2028\u202e"
@@ -147,7 +148,21 @@ def test_a_row_of_a_table_is_one_line_with_the_whole_name(hostile: Command) -> N
 def test_command_to_paste_is_quoted(hostile: Command) -> None:
     """`$(touch x)` in an id would run when the operator pastes the line of an error."""
     said = hostile.run("groups", "reset-offsets", "-g", EVIL, "--all-topics", "--to-latest").stderr
-    assert f"`txnlog groups delete-offsets -g {shell_word(EVIL)} -t gone`" in said
+    assert f"`txnlog groups delete-offsets {shell_option('--group', EVIL)} --topic=gone`" in said
+
+
+@pytest.mark.parametrize("group", ["--root", "--output", "--storage=fsync=false", "--", "-t"])
+def test_command_to_paste_is_about_an_id_that_is_an_option(command: Command, group: str) -> None:
+    """As a word of its own it was taken for a global option, which names another root."""
+    with Producer({"txnlog.root": command.root}) as producer:
+        producer.produce("gone", "1")
+    with Consumer({"txnlog.root": command.root, "group.id": group}) as consumer:
+        consumer.commit(offsets=[TopicPartition("gone", 0, 1)], asynchronous=False)
+    command.ok("topics", "delete", "-t", "gone")
+    reset = ["groups", "reset-offsets", f"--group={group}", "--all-topics", "--to-latest"]
+    pasted = command.run(*reset).stderr.split("`")[1]
+    said = command.ok(*shlex.split(pasted)[1:])
+    assert said == f"Deleted the offsets of group {group} in gone.\n"
 
 
 def test_consume_writes_records_as_they_are_to_a_pipe(hostile: Command) -> None:

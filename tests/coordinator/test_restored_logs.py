@@ -18,6 +18,7 @@ from tests.coordinator.processes import (
     CRASHES,
     ERRORS,
     GROUP,
+    MINUTE_MS,
     TOPICS,
     both,
     consumed,
@@ -364,3 +365,65 @@ def test_restored_row_of_a_paused_process_is_told_from_a_restored_table() -> Non
     # It knows the row of then, and finds that this has been finished.
     assert helper.coordinator.finish(replace(row)) is not None
     assert visible(process(shared), "mine") == (True, True)
+
+
+# --- Two-phase transactions -----------------------------------------------------------------------
+
+
+def restored_prepared(shared: SharedMemory, *topics: str) -> TransactionMetadata:
+    """A prepared transaction whose abort, and the transaction after it, are lost."""
+    first = process(shared)
+    row = owned(first, "a")
+    row = first.coordinator.prepare(row, [staged(first, topic, "mine") for topic in topics])
+    files = backup(shared, "__transaction_state")
+    commit(first, first.coordinator.abort(row), "lost")
+    restore(shared, "__transaction_state", files)
+    return row
+
+
+@pytest.mark.parametrize("days", [0, 8])
+def test_commit_of_what_was_prepared_is_not_taken_for_published_in_a_topic_it_did_not_read(
+    days: int,
+) -> None:
+    """Its decision asks only the topics that can be read; its files may be of any age (R36)."""
+    shared = world()
+    row = restored_prepared(shared, "stock")
+    shared.clock.advance_ms(days * 24 * 60 * MINUTE_MS)
+    cluster = process(shared)
+    faults(cluster).plan = lambda verb, path: (
+        Fault.FAIL_BEFORE if path.startswith("stock/") else Fault.NONE
+    )
+    with pytest.raises(TxnLogError) as failure:
+        cluster.coordinator.commit(row)
+    assert failure.value.context["decided"] is TransactionResult.COMMIT
+    assert state_of(process(shared)) is TransactionState.PREPARE_COMMIT
+    faults(cluster).plan = lambda verb, path: Fault.NONE
+    for again in (cluster, process(shared)):
+        with pytest.raises(LogGapError, match="never had its file 'part-1-mine.parquet'"):
+            again.coordinator.finish(row_of(again))
+    assert state_of(process(shared)) is TransactionState.PREPARE_COMMIT
+
+
+def test_kept_transaction_whose_commit_is_lost_is_recognised() -> None:
+    """Its marker has the very epoch under which it is kept, and its files may be compacted away."""
+    shared = world()
+    first = process(shared)
+    row = first.coordinator.prepare(owned(first, "a"), both(first, "mine"))
+    files = backup(shared, "__transaction_state")
+    first.coordinator.commit(row)
+    restore(shared, "__transaction_state", files)
+    second = process(shared)
+    for name in TOPICS:
+        second.topic(name)
+    keep = partial(second.coordinator.init_producer_id, "tx", Owner(run_id="b"), keep_prepared=True)
+    with pytest.raises(LogGapError, match="marker of epoch 0"):
+        keep(topics=TOPICS)
+    with pytest.raises(LogGapError, match="marker of epoch 0"):
+        second.coordinator.commit(keep())
+    assert visible(process(shared), "mine") == (True, True)
+
+
+def row_of(cluster: Cluster) -> TransactionMetadata:
+    row = cluster.coordinator.describe("tx")
+    assert row is not None
+    return row

@@ -4,6 +4,10 @@ A and B are clients, one after the other or at once: each owns the id, reads the
 publishes in each topic, and is told that its transaction is committed. Each may die anywhere, and
 finishes what it finds decided. R puts an older row back; with `at_rest` only while no client is at
 work, as its documentation asks. What a client was told must be in every topic, once.
+
+`in_two_phases` each transaction is prepared first, and then committed or aborted, by its client or
+by the successor that keeps it. With `unread` one topic may be away then, and is not asked for its
+marker: what is decided may be refused there, for good.
 """
 
 from __future__ import annotations
@@ -12,17 +16,18 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from tests.model.rules import DECIDES_UNSEEN, MARKER_IS_OWN
+from tests.model.rules import COMMITS_UNSEEN, DECIDES_UNSEEN, MARKER_IS_OWN
 from tests.model.search import Pool
 from tests.model.values import Row, row_key, staged, topic_key
 from txnlog.errors import TxnLogError
 from txnlog.protocol.appends import Settled, prepare_marker
 from txnlog.protocol.metadata import Holder, Manifest, Owner
-from txnlog.protocol.states import TransactionResult
+from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.topics import TopicState
 from txnlog.protocol.transitions import (
     Done,
     Transition,
+    prepare_add_partitions,
     prepare_complete,
     prepare_end,
     prepare_init,
@@ -31,10 +36,14 @@ from txnlog.protocol.transitions import (
 TOPICS = ("x", "y")
 UNITS = {"A": 2, "B": 1}
 DEAD = ("dead",)
+UNREAD = -1
+"""The marker that a topic seems to have which was not read."""
 
 Pc = tuple[Any, ...]
 """("start",), ("read", unit, epoch), ("decide", unit, epoch, markers), ("publish", row, topic,
-back), where `back` is the place after COMPLETE, ("told", unit) at first of an own transaction."""
+back), where `back` is the place after COMPLETE, ("told", unit) at first of an own transaction. In
+two phases also ("prepare", unit, epoch, markers), ("held", unit, epoch, txn_epoch) and ("end",
+unit, epoch, txn_epoch, markers)."""
 
 
 class State(NamedTuple):
@@ -50,8 +59,17 @@ class State(NamedTuple):
 class Restored:
     """The model."""
 
-    def __init__(self, *, at_rest: bool, broken: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        *,
+        at_rest: bool,
+        in_two_phases: bool = False,
+        unread: bool = False,
+        broken: frozenset[str] = frozenset(),
+    ) -> None:
         self._at_rest = at_rest
+        self._in_two_phases = in_two_phases
+        self._away = TOPICS if unread else ()
         self._broken = broken
         self._rows: Pool[Row] = Pool(row_key)
         self._topics: Pool[TopicState] = Pool(topic_key)
@@ -69,8 +87,8 @@ class Restored:
             pc = state.places[number]
             if pc == DEAD:
                 continue
-            label, after, place = self._step(state, actor, pc)
-            yield f"{actor} {label}", _moved(after, number, place)
+            for label, after, place in self._steps(state, actor, pc):
+                yield f"{actor} {label}", _moved(after, number, place)
             if pc != ("start",):
                 yield f"{actor} dies", _moved(state, number, DEAD)
         is_at_rest = all(pc in (DEAD, ("start",)) for pc in state.places)
@@ -80,14 +98,28 @@ class Restored:
                 left = state.restores - 1
                 yield f"R restores row {before}", state._replace(rows=rows, restores=left)
 
-    def _step(self, state: State, actor: str, pc: Pc) -> tuple[str, State, Pc]:
-        if pc[0] == "start":
-            return self._init(state, actor)
-        if pc[0] == "read":
-            return "reads the topics", state, ("decide", *pc[1:], self._markers(state))
-        if pc[0] == "decide":
-            return self._decide(state, actor, *pc[1:])
-        return self._publish(state, *pc[1:])
+    def _steps(self, state: State, actor: str, pc: Pc) -> Iterator[tuple[str, State, Pc]]:
+        kind, *rest = pc
+        seen = self._markers(state)
+        if kind == "start":
+            yield self._init(state, actor)
+        elif kind == "read":
+            following = "prepare" if self._in_two_phases else "decide"
+            yield "reads the topics", state, (following, *rest, seen)
+        elif kind == "decide":
+            yield self._decide(state, actor, *rest)
+        elif kind == "prepare":
+            yield self._prepare(state, actor, *rest)
+        elif kind == "held":
+            yield "reads the topics", state, ("end", *rest, seen)
+            for at, topic in enumerate(self._away):
+                unread = (*seen[:at], UNREAD, *seen[at + 1 :])
+                yield f"cannot read {topic}", state, ("end", *rest, unread)
+            yield self._end(state, actor, *rest, None)
+        elif kind == "end":
+            yield self._end(state, actor, *rest)
+        else:
+            yield self._publish(state, *rest)
 
     def _init(self, state: State, actor: str) -> tuple[str, State, Pc]:
         row = self._rows[state.rows[-1]]
@@ -99,12 +131,16 @@ class Restored:
             new_producer_id=0,
             owner=Owner(run_id=actor),
             timeout_ms=1,
+            keep_prepared=True,
         )
         now = self._rows[after.rows[-1]]
         if now is not None and now.state.is_prepared:
             return "meets a decided row", after, ("publish", after.rows[-1], 0, ("start",))
         if error or now is None:
             return f"is refused: {error}", after, DEAD
+        if now.state is TransactionState.ONGOING:
+            place = ("held", 0, now.producer_epoch, now.txn_epoch)
+            return "keeps what is prepared", after, place
         return "owns the id", after, ("read", 0, now.producer_epoch)
 
     def _markers(self, state: State) -> tuple[int, ...]:
@@ -113,25 +149,69 @@ class Restored:
     def _decide(
         self, state: State, actor: str, unit: int, epoch: int, markers: tuple[int, ...]
     ) -> tuple[str, State, Pc]:
-        files = tuple(staged(topic, unit, actor) for topic in TOPICS)
-        seen: Mapping[str, int] = dict(zip(TOPICS, markers, strict=True))
         error, after = self._write(
             state,
             prepare_end,
             self._rows[state.rows[-1]],
-            holder=Holder(transactional_id="id", producer_id=0, producer_epoch=epoch, run_id=actor),
+            holder=_holder(actor, epoch),
             result=TransactionResult.COMMIT,
-            manifest=Manifest(batches=files),
-            markers={} if DECIDES_UNSEEN in self._broken else seen,
+            manifest=_manifest(actor, unit),
+            markers=self._asked(markers),
         )
         if error:
             return f"decides: {error}", after, DEAD
         return "decides", after, ("publish", after.rows[-1], 0, ("told", unit, actor))
 
+    def _asked(self, markers: tuple[int, ...]) -> Mapping[str, int]:
+        is_blind = DECIDES_UNSEEN in self._broken
+        return {} if is_blind else dict(zip(TOPICS, markers, strict=True))
+
+    def _prepare(
+        self, state: State, actor: str, unit: int, epoch: int, markers: tuple[int, ...]
+    ) -> tuple[str, State, Pc]:
+        error, after = self._write(
+            state,
+            prepare_add_partitions,
+            self._rows[state.rows[-1]],
+            holder=_holder(actor, epoch),
+            manifest=_manifest(actor, unit),
+            markers=self._asked(markers),
+        )
+        if error:
+            return f"prepares: {error}", after, DEAD
+        return "prepares", after, ("held", unit, epoch, epoch)
+
+    def _end(
+        self,
+        state: State,
+        actor: str,
+        unit: int,
+        epoch: int,
+        txn_epoch: int,
+        markers: tuple[int, ...] | None,
+    ) -> tuple[str, State, Pc]:
+        """Commit what is prepared; abort it without `markers`."""
+        result = TransactionResult.ABORT if markers is None else TransactionResult.COMMIT
+        is_blind = markers is None or COMMITS_UNSEEN in self._broken
+        error, after = self._write(
+            state,
+            prepare_end,
+            self._rows[state.rows[-1]],
+            holder=_holder(actor, epoch),
+            result=result,
+            manifest=Manifest(),
+            txn_epoch=txn_epoch,
+            markers={} if is_blind or markers is None else self._asked(markers),
+        )
+        if error:
+            return f"ends: {error}", after, DEAD
+        back = ("told", unit, actor)
+        return f"decides {result.name}", after, ("publish", after.rows[-1], 0, back)
+
     def _publish(self, state: State, number: int, at: int, back: Pc) -> tuple[str, State, Pc]:
         row = self._rows[number]
         assert row is not None
-        if at == len(TOPICS):
+        if at == len(TOPICS) or not row.pending.batches:
             return self._complete(state, row, back)
         topic = TOPICS[at]
         found = self._topics[state.topics[at]]
@@ -139,7 +219,7 @@ class Restored:
             found,
             topic_id=f"{topic}-id",
             transaction=row.transaction,
-            result=TransactionResult.COMMIT,
+            result=TransactionResult.of(row.state),
             batches=[batch for batch in row.pending.batches if batch.topic == topic],
         )
         further = ("publish", number, at + 1, back)
@@ -161,7 +241,7 @@ class Restored:
         unit, actor = back[1:]
         told = state.told | {batch.path for batch in row.pending.batches}
         is_last = unit + 1 == UNITS[actor]
-        following = DEAD if is_last else ("read", unit + 1, row.txn_epoch + 1)
+        following = DEAD if is_last else ("read", unit + 1, row.producer_epoch + 1)
         return "is told", after._replace(told=told), following
 
     def _write(self, state: State, decide: Any, row: Row, **given: Any) -> tuple[str, State]:
@@ -183,7 +263,7 @@ class Restored:
         if lost:
             return f"told, and in no topic: {lost}"
         row = self._rows[after.rows[-1]]
-        is_checked = self._at_rest and MARKER_IS_OWN not in self._broken
+        is_checked = self._at_rest and MARKER_IS_OWN not in self._broken and not self._away
         if is_checked and row is not None and row.state.is_prepared:
             for batch in row.pending.batches:
                 marker = states[TOPICS.index(batch.topic)].markers.get(0, -1)
@@ -193,6 +273,14 @@ class Restored:
 
     def stuck(self, state: State) -> str | None:
         return None
+
+
+def _holder(run: str, epoch: int) -> Holder:
+    return Holder(transactional_id="id", producer_id=0, producer_epoch=epoch, run_id=run)
+
+
+def _manifest(actor: str, unit: int) -> Manifest:
+    return Manifest(batches=tuple(staged(topic, unit, actor) for topic in TOPICS))
 
 
 def _moved(state: State, number: int, place: Pc) -> State:

@@ -5,8 +5,34 @@ from __future__ import annotations
 import pytest
 
 from tests.model.restored import Restored
-from tests.model.rules import DECIDES_UNSEEN, MARKER_IS_OWN
+from tests.model.rules import COMMITS_UNSEEN, DECIDES_UNSEEN, MARKER_IS_OWN
 from tests.model.search import assert_breaks, assert_holds
+
+
+@pytest.mark.parametrize("unread", [False, True])
+@pytest.mark.parametrize("at_rest", [True, False])
+def test_what_a_client_was_told_is_in_every_topic_in_two_phases(
+    at_rest: bool, unread: bool
+) -> None:
+    """Also where the restored log has what is prepared, and lacks its decision (R36, D131)."""
+    model = Restored(at_rest=at_rest, in_two_phases=True, unread=unread)
+    result = assert_holds(model, states_min=1_000)
+    met = {"B keeps what is prepared", "B ends: LogGapError", "B decides COMMIT", "A is told"}
+    assert met <= result.labels
+    assert ("B finds another marker in x" in result.labels) == (unread or not at_rest)
+
+
+def test_search_finds_the_marker_in_a_topic_that_could_not_be_read() -> None:
+    """The commit of what is prepared waits for no topic: its publication must look (R4)."""
+    broken = frozenset({MARKER_IS_OWN})
+    model = Restored(at_rest=True, in_two_phases=True, unread=True, broken=broken)
+    assert_breaks(model, "told, and in no topic")
+
+
+def test_search_finds_the_commit_of_what_is_prepared_that_asks_no_topic() -> None:
+    """Each kept transaction whose successor was lost would block its id for ever (R36)."""
+    model = Restored(at_rest=True, in_two_phases=True, broken=frozenset({COMMITS_UNSEEN}))
+    assert_breaks(model, "never to be published")
 
 
 @pytest.mark.parametrize("at_rest", [True, False])

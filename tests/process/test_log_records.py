@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 import logging
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -69,6 +72,21 @@ def test_traceback_keeps_its_lines_and_forges_none(logged: io.StringIO) -> None:
     assert lines[:2] == [f"ERROR Work on {SHOWN} failed", "Traceback (most recent call last):"]
     assert f"ValueError: {SHOWN}" in lines
     assert lines[-1] == f"txnlog.errors.StorageError: refused: {SHOWN}"
+    assert all(printable(line) == line for line in lines)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="no groups and notes")
+def test_notes_and_groups_of_errors_forge_no_line(logged: io.StringIO) -> None:
+    """An error of an asyncio task, and what a library adds, have text of clients, too."""
+    group: Any = vars(builtins)["ExceptionGroup"]
+    part: Any = CorruptLogError("whole")
+    part.add_note(EVIL)
+    part.__cause__ = group(EVIL, [ValueError(EVIL), part])
+    logging.getLogger("txnlog").error("Failed", exc_info=group("g", [OSError(EVIL), part]))
+    lines = logged.getvalue().splitlines()
+    assert lines[:2] == ["ERROR Failed", "  | ExceptionGroup: g (2 sub-exceptions)"]
+    assert sum(SHOWN in line for line in lines) == 5
+    assert not [line for line in lines if line.strip(" |").startswith("ERROR the")]
     assert all(printable(line) == line for line in lines)
 
 

@@ -13,7 +13,7 @@ import pytest
 from txnlog.connector.causes import with_causes
 from txnlog.errors import CorruptLogError, StorageError, TxnLogError
 from txnlog.process.failures import combined
-from txnlog.text import json_text, printable, printable_bytes, shell_word
+from txnlog.text import json_text, printable, printable_bytes, shell_option
 
 FORGED = "a\nb\r\x1b]52;c;eA==\x07 \x7f\x9b31m\u2028\u202e\udc80 é 注 \\x"
 SHOWN = r"a\x0ab\x0d\x1b]52;c;eA==\x07 \x7f\x9b31m\u2028\u202e\udc80 é 注 \x"
@@ -52,10 +52,10 @@ def test_json_is_exact_and_printable() -> None:
 )
 def test_word_of_a_command_is_exact_in_bash(text: str) -> None:
     """A command of an error is pasted: a group id `$(x)` must not run there."""
-    command = f"printf %s {shell_word(text)}"
+    command = f"printf %s {shell_option('--group', text)}"
     assert printable(command) == command
     found = subprocess.run(["bash", "--norc", "-c", f"set -H\n{command}"], capture_output=True)
-    assert found.stdout.decode() == text
+    assert found.stdout.decode() == f"--group={text}"
 
 
 def test_message_of_an_error_is_printable_and_its_attributes_exact() -> None:
@@ -83,4 +83,4 @@ def test_lines_of_an_error_are_only_its_own() -> None:
 
 def test_word_with_a_nul_names_nothing() -> None:
     """No argument can have one: bash ended the word there, and another group lost its offsets."""
-    assert shell_word("victim\0evil") == "'victim\\x00evil'"
+    assert shell_option("-g", "victim\0evil") == "-g='victim\\x00evil'"

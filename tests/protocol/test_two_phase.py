@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from tests.protocol.group_row import a_ticket
 from tests.staged_files import named_file
-from txnlog.errors import InvalidTxnStateError, ProducerFencedError
+from txnlog.errors import InvalidTxnStateError, LogGapError, ProducerFencedError
 from txnlog.protocol.appends import check_added
 from txnlog.protocol.metadata import (
     Holder,
@@ -64,7 +66,7 @@ def end(
     return decision.next if isinstance(decision, Transition) else decision.metadata  # type: ignore[return-value]
 
 
-def init(row: TransactionMetadata, run: str, **request: bool) -> Transition | Done:
+def init(row: TransactionMetadata, run: str, **request: Any) -> Transition | Done:
     return prepare_init(
         row,
         transactional_id="tx",
@@ -106,6 +108,17 @@ def test_kept_transaction_changes_owner_and_epoch_but_not_its_name() -> None:
     assert isinstance(aborting, Transition)
     assert aborting.next.state is TransactionState.PREPARE_ABORT
     assert aborting.next.txn_epoch == 3
+
+
+@pytest.mark.parametrize("keep_prepared", [True, False])
+def test_marker_of_an_open_transaction_shows_that_its_decision_is_lost(keep_prepared: bool) -> None:
+    """Its state log was restored alone: a successor would abort what is committed (R36)."""
+    row = prepared()
+    with pytest.raises(LogGapError, match="marker of epoch 3"):
+        init(row, "second", keep_prepared=keep_prepared, markers={"orders": 3})
+    assert isinstance(init(row, "second", markers={"orders": 2}), Transition)
+    decided = end(row, TransactionResult.COMMIT)
+    assert isinstance(init(decided, "second", markers={"orders": 3}), Transition)
 
 
 @pytest.mark.parametrize("result", TransactionResult)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import pytest
 from obstore.store import MemoryStore
 
+from tests.cases import Some
 from tests.repair.power_cuts import build, cut_power, files_below
+from txnlog.admin import AdminClient, NewTopic
 from txnlog.errors import ConcurrentTransactionsError
 from txnlog.process.clock import VirtualClock
 from txnlog.protocol.repair.losses import RepairReport
@@ -22,16 +25,19 @@ from txnlog.verifying.verifier import verify
 
 SEED = 3
 """Everything late is damaged, so every kind of step is made."""
-STEPS = [Fault.CRASH_BEFORE, Fault.CRASH_AFTER]
+GONE = "gone"
+"""A topic of which nothing is whole: the repair deletes it."""
 
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of a damaged root, for stores in memory."""
     root = str(tmp_path_factory.mktemp("interrupted") / "root")
-    history = build(root, SEED, synced=6, late=10)
+    history = build(root, SEED, synced=4, late=8)
+    AdminClient({"txnlog.root": root}).create_topics([NewTopic(GONE, 2)])[GONE].result()
     cut_power(root, history, SEED)
-    return {os.path.relpath(path, root): path.read_bytes() for path in files_below(root)}
+    found = {os.path.relpath(path, root): path.read_bytes() for path in files_below(root)}
+    return {path: b"" if path.startswith(f"{GONE}/") else data for path, data in found.items()}
 
 
 def store_of(files: dict[str, bytes]) -> FaultyStore:
@@ -60,9 +66,7 @@ def content(store: FaultyStore) -> dict[str, object]:
     survey.run()
     found: dict[str, object] = {"cluster": (survey.cluster.config, survey.cluster.created)}
     for name, topic in survey.topics.items():
-        # A forced deletion that died before its checkpoint is made again: ends leap twice.
-        ends = () if topic.is_deleted else topic.ends
-        found[name] = (ends, topic.markers.newest, topic.committed)
+        found[name] = (topic.ends, topic.markers.newest, topic.committed)
     for table, offsets in survey.offsets.items():
         found[table] = {
             row.group_id: (row.generation, row.positions(), row.tickets.newest)
@@ -83,9 +87,14 @@ def check_whole(store: FaultyStore) -> None:
     assert not Repair(another(store)).find().is_needed
 
 
-@pytest.mark.parametrize("fault", STEPS)
+def kind_of(call: tuple[str, str]) -> tuple[str, str]:
+    """Equal for the same step with another version, file or table."""
+    verb, path = call
+    return verb, re.sub(r"(?<=/)([ab]|__[ct]\w*|new-\w*)(-\d)?(?=/)|\d[-0-9a-fTZ]*", "", f"/{path}")
+
+
 def test_repair_that_dies_anywhere_is_finished_by_the_next(
-    damaged: dict[str, bytes], fault: Fault
+    damaged: dict[str, bytes], some: Some[int]
 ) -> None:
     """Half a repair may be worse than the damage; its result must not depend on where it died."""
     whole = store_of(damaged)
@@ -93,12 +102,13 @@ def test_repair_that_dies_anywhere_is_finished_by_the_next(
     check_whole(whole)
     wanted = content(whole)
     writes = [at for at, (verb, _) in enumerate(whole.calls) if verb in ("put", "delete")]
-    assert len(writes) > 40
-    # Each kind of step is made for several tables.
-    for at in writes[STEPS.index(fault) :: 10]:
+    steps = {kind_of(whole.calls[at]): at for at in writes}
+    assert 15 < len(steps) < len(writes)
+    # Whoever dies before a write dies after the one before.
+    for at in some(steps.values()):
         store = store_of(damaged)
         with pytest.raises(SimulatedCrash):
-            run(another(store, FaultsAt({at: fault})))
+            run(another(store, FaultsAt({at: Fault.CRASH_AFTER})))
         run(another(store))
         check_whole(store)
         assert content(store) == wanted, f"call {at}: {whole.calls[at]}"

@@ -93,8 +93,8 @@ def test_a_damaged_file_is_one_row_with_its_offsets(root: str, name: str, deep: 
     where = f"{ORDERS}/{add.path}, partition 0, offsets {first}..{last}, 1 records"
     assert where in row
     assert advice.startswith("file ")
-    paste = f"topics delete-records -t {ORDERS} -p 0 --offset {last + 1}"
-    assert command == f"    txnlog --root {root} {paste}"
+    paste = f"topics delete-records --topic={ORDERS} -p 0 --offset {last + 1}"
+    assert command == f"    txnlog --root={root} {paste}"
     assert "1 errors, 0 warnings." in result.stdout
     [told] = json.loads(run(root, "--output", "json").stdout)["findings"]
     assert (told["offset"], told["lastOffset"], told["records"]) == (first, last, 1)

@@ -18,7 +18,7 @@ from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.metadata import NO_EPOCH, ProducerIdAndEpoch, StagedBatch, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.storage.tables.topic_log import TopicLog
-from txnlog.text import shell_word
+from txnlog.text import shell_option
 
 AGE_UNKNOWN_MS = 2**62
 """Of a batch whose file is missing."""
@@ -199,12 +199,13 @@ def _command(
     """What ends it at once."""
     if row is None:
         return (
-            f"txnlog transactions abort -t {shell_word(where.topic)} -p {where.partition} "
-            f"--producer-id {transaction.producer_id} --producer-epoch {transaction.epoch}"
+            f"txnlog transactions abort {shell_option('--topic', where.topic)} "
+            f"-p {where.partition} --producer-id {transaction.producer_id} "
+            f"--producer-epoch {transaction.epoch}"
         )
     if row.state.is_prepared:
         return "txnlog housekeeping --once"
-    return f"txnlog transactions abort --transactional-id {shell_word(row.transactional_id)}"
+    return f"txnlog transactions abort {shell_option('--transactional-id', row.transactional_id)}"
 
 
 def _age_ms(log: TopicLog, header: BatchHeader, now_ms: int) -> int:

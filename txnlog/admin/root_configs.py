@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from txnlog.admin.descriptions import AlterConfigOpType, ConfigEntry
+from txnlog.admin.descriptions import ConfigEntry
+from txnlog.admin.topics import changes_of
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError
 from txnlog.settings.storage_values import switch
@@ -37,7 +38,7 @@ def alter_root(cluster: Cluster, entries: Sequence[ConfigEntry], on_step: OnStep
     syncs what it writes; what was written before is synced; ON is recorded. Raises ConfigError,
     NotSyncedError.
     """
-    for value in [_wanted(entry) for entry in entries]:
+    for value in [_wanted(name, value) for name, value in changes_of(entries).items()]:
         _check_local(cluster)
         if value == OFF:
             cluster.change_fsync(lambda found: None if found == OFF else OFF)
@@ -59,16 +60,16 @@ def _finished(found: str | None) -> str | None:
     return None if found == ON else ON
 
 
-def _wanted(entry: ConfigEntry) -> str:
-    if entry.name.strip().lower() != FSYNC:
+def _wanted(name: str, value: str | None) -> str:
+    if name != FSYNC:
         raise ConfigError(
-            f"A root has no configuration {entry.name!r}, only {FSYNC}. Those of a topic need its "
+            f"A root has no configuration {name!r}, only {FSYNC}. Those of a topic need its "
             "name (--topic).",
-            option=entry.name,
+            option=name,
         )
-    if entry.incremental_operation is AlterConfigOpType.DELETE or entry.value is None:
+    if value is None:
         raise ConfigError(f"{FSYNC} cannot be deleted: set it to {ON} or {OFF}.", option=FSYNC)
-    return switch(FSYNC, entry.value.strip())
+    return switch(FSYNC, value.strip())
 
 
 def _check_local(cluster: Cluster) -> None:

@@ -143,21 +143,29 @@ def alter_configs(cluster: Cluster, resource: ConfigResource) -> None:
 
     Raises ConfigError, UnknownTopicOrPartitionError.
     """
-    sets: dict[str, object] = {}
-    deletes = set()
-    for entry in resource.incremental_configs:
-        if entry.incremental_operation is AlterConfigOpType.DELETE:
-            row = find_config(entry.name)
-            deletes.update([] if row is None else [row.name])
-        else:
-            sets[entry.name] = "" if entry.value is None else entry.value
-    checked = check_configs(sets)
-    both = sorted(deletes & set(checked))
-    if both:
-        raise ConfigError(f"{both[0]} is both set and deleted; do only one.", option=both[0])
-    cluster.topic_log(resource.name).alter(
-        lambda config: changed(config, checked, frozenset(deletes))
-    )
+    changes = changes_of(resource.incremental_configs)
+    sets = check_configs({name: value for name, value in changes.items() if value is not None})
+    rows = [find_config(name) for name, value in changes.items() if value is None]
+    deletes = frozenset(row.name for row in rows if row is not None)
+    cluster.topic_log(resource.name).alter(lambda config: changed(config, sets, deletes))
+
+
+def changes_of(entries: Sequence[ConfigEntry]) -> dict[str, str | None]:
+    """The new values by name; None resets to the default.
+
+    Raises ConfigError for two changes of one name.
+    """
+    changes: dict[str, str | None] = {}
+    for entry in entries:
+        name = entry.name.strip().lower()
+        is_set = entry.incremental_operation is AlterConfigOpType.SET
+        value = (entry.value or "") if is_set else None
+        if changes.setdefault(name, value) != value:
+            raise ConfigError(
+                f"{name} is given two values, or is both set and deleted; do only one.",
+                option=name,
+            )
+    return changes
 
 
 # --- Records --------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def produce(
     session = session_of(context)
     if topic is None and not json_lines:
         raise typer.BadParameter("Give --topic.")
-    headers = [(k, v.encode()) for k, v in parse_pairs("--header", header or ()).items()]
+    headers = [(k, v.encode()) for k, v in parse_pairs("--header", header or ())]
     tally = Tally()
     config = {**session.config(), "on_delivery": tally.on_delivery}
     if transactional_id is not None:

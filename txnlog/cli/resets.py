@@ -14,7 +14,7 @@ from txnlog.admin.topics import all_partitions
 from txnlog.cli.session import parse_numbers, warn
 from txnlog.errors import ConfigError
 from txnlog.messages import TopicPartition
-from txnlog.text import shell_word
+from txnlog.text import shell_option
 
 Rule = Callable[[TopicPartition], int]
 Committed = Mapping[TopicPartition, int]
@@ -33,7 +33,7 @@ def scope(
         named = {partition.topic for partition in committed}
         found = admin.cluster.survey_topics(named.__contains__)
         for name in sorted(named - found.keys()):
-            words = f"-g {shell_word(group)} -t {shell_word(name)}"
+            words = f"{shell_option('--group', group)} {shell_option('--topic', name)}"
             warn(
                 f"topic {name} is left out: it is deleted. `txnlog groups delete-offsets {words}` "
                 "deletes the group's offsets in it."

@@ -18,7 +18,7 @@ import typer
 
 from txnlog.cli.times import format_time
 from txnlog.errors import NonEmptyGroupError, TxnLogError
-from txnlog.text import json_text, printable, shell_word
+from txnlog.text import json_text, printable, shell_option
 
 if TYPE_CHECKING:
     # The clients, pyarrow and rich are imported where they are used: --version, and completion
@@ -81,7 +81,7 @@ class Session:
         """A command `txnlog ...` for the root of this one, where the environment names another."""
         if not self.root or self.root == os.environ.get("TXNLOG_ROOT"):
             return command
-        return f"txnlog --root {shell_word(self.root)} {command.partition(' ')[2]}"
+        return f"txnlog {shell_option('--root', self.root)} {command.partition(' ')[2]}"
 
     def watch(self, every_s: float | None, show: Callable[[], None]) -> None:
         """Call `show` once, or again and again until Ctrl-C or SIGTERM.
@@ -248,31 +248,38 @@ def parse_storage(given: Sequence[str]) -> StoreSettings | None:
             raise typer.BadParameter(
                 "--storage takes key=value; one of its values has no key or =."
             )
-        settings[key.removeprefix(STORAGE_PREFIX)] = value
+        _add_once("--storage", settings, key.removeprefix(STORAGE_PREFIX), value)
     return settings
 
 
-def parse_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+def parse_pairs(option: str, given: Sequence[str]) -> list[tuple[str, str]]:
     """key=value arguments of an option. Raises BadParameter."""
-    pairs = {}
+    pairs = []
     for pair in given:
         key, separator, value = pair.partition("=")
         if not separator or not key:
             raise typer.BadParameter(f"{option} takes key=value, not {pair!r}.")
-        pairs[key] = value
+        pairs.append((key, value))
     return pairs
 
 
 def parse_configs(option: str, given: Sequence[str]) -> dict[str, str]:
     """name=value arguments, of which one may hold several as in Kafka's tools: a=1,b=[2,3].
 
-    A comma that no name= follows belongs to the value. Raises BadParameter.
+    A comma that no name= follows belongs to the value. Raises BadParameter, also for a name
+    with two values.
     """
     pairs = [pair for text in given for pair in _NEXT_PAIR.split(text)]
-    return {
-        name: value[1:-1] if value.startswith("[") and value.endswith("]") else value
-        for name, value in parse_pairs(option, pairs).items()
-    }
+    found: dict[str, str] = {}
+    for name, value in parse_pairs(option, pairs):
+        is_list = value.startswith("[") and value.endswith("]")
+        _add_once(option, found, name, value[1:-1] if is_list else value)
+    return found
+
+
+def _add_once(option: str, found: dict[str, str], name: str, value: str) -> None:
+    if found.setdefault(name, value) != value:
+        raise typer.BadParameter(f"{option}: {name} is given two values. Give one.")
 
 
 def parse_numbers(option: str, value: str) -> list[int]:

@@ -112,16 +112,23 @@ def check_held(root: Root, row: TransactionMetadata) -> None:
     root.store.together([partial(check, batch) for batch in row.pending.batches])
 
 
-def check_published(log: TopicLog, batches: Sequence[StagedBatch], transactional_id: str) -> None:
+def check_published(
+    log: TopicLog,
+    batches: Sequence[StagedBatch],
+    transactional_id: str,
+    *,
+    decided_ms: int = -1,
+) -> None:
     """Raise LogGapError unless the topic had these files of a decided transaction.
 
     It has the marker of that transaction, or a later one, and the files are not live (D131). What
-    was removed is known for the table's retention: files staged before that pass.
+    was removed is known for the table's retention: files that were staged, and if that is known
+    decided, before that pass.
     """
     metadata = log.log.metadata
     kept_ms = file_retention_ms({} if metadata is None else metadata.configuration)
     since_ms = log.store.now_ms() - kept_ms + CLOCK_ERROR_MS
-    young = {batch.path for batch in batches if batch.staged_ms > since_ms}
+    young = {batch.path for batch in batches if max(batch.staged_ms, decided_ms) > since_ms}
     if not young:
         return
     lost = young - read_tombstones(log.store, log.path, version=log.log.version).keys()

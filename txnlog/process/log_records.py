@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterator
+from typing import Any
 
 from txnlog.errors import TxnLogError
 from txnlog.text import printable
@@ -35,26 +35,29 @@ def make_printable(record: logging.LogRecord) -> bool:
 
 
 def _make_traceback_printable(record: logging.LogRecord, error: BaseException) -> None:
-    said = [str(each) for each in _chained(error) if not isinstance(each, TxnLogError)]
-    wrong = [text for text in said if printable(text) != text]
-    if wrong and record.exc_text is None:
-        lines = "".join(traceback.format_exception(error)).rstrip("\n")
-        for text in wrong:
-            lines = lines.replace(text, printable(text))
+    found = traceback.TracebackException(type(error), error, error.__traceback__)
+    before = "".join(found.format()).rstrip("\n")
+    _make_messages_printable(found)
+    shown = "\n".join(map(printable, "".join(found.format()).rstrip("\n").split("\n")))
+    if shown != before and record.exc_text is None:
         # Formatters take this before they make their own.
-        record.exc_text = lines
+        record.exc_text = shown
 
 
-def _chained(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that it was raised from, or beside."""
-    seen: set[int] = set()
-    waiting = [error]
-    while waiting:
-        error = waiting.pop()
-        if error is not None and id(error) not in seen:
-            seen.add(id(error))
-            yield error
-            waiting += [error.__cause__, error.__context__]
+def _make_messages_printable(error: Any) -> None:
+    """Each text of the error, its causes and its parts on one line; lines of TxnLogErrors are ours.
+
+    A formatted note is no longer told from a line of the traceback.
+    """
+    if not issubclass(error.exc_type, TxnLogError):
+        error._str = printable(error._str)
+    notes = getattr(error, "__notes__", None)
+    if isinstance(notes, (list, tuple)):
+        error.__notes__ = [printable(str(note)) for note in notes]
+    parts = getattr(error, "exceptions", None) or ()
+    for each in (error.__cause__, error.__context__, *parts):
+        if each is not None:
+            _make_messages_printable(each)
 
 
 logging.getLogger("txnlog").addFilter(make_printable)

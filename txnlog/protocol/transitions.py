@@ -126,7 +126,8 @@ def prepare_init(
     if is_own and (row.state.is_idle or kept):
         return Done(row)
     # Before the epoch is raised: else a client that restarts would get past these markers.
-    check_markers(transactional_id, (row.producer_id, row.txn_epoch + 1), markers)
+    undecided = row.txn_epoch + (row.state is not TransactionState.ONGOING)
+    check_markers(transactional_id, (row.producer_id, undecided), markers)
     new_owner = taken_over(row.owner, owner, now_ms=now_ms, reason="taken over by a newer start")
     if row.state.is_prepared:
         return _beside_decision(row, now_ms, owner=new_owner, timeout_ms=timeout_ms)

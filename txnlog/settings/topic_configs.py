@@ -131,10 +131,10 @@ _IGNORED = "Topic configurations"
 def check_configs(given: Mapping[str, object]) -> dict[str, str]:
     """Values as they are stored, without broker settings, which one warning names.
 
-    Raises ConfigError for an unknown name (and suggests the nearest one), or a malformed value;
-    TypeError.
+    Raises ConfigError for an unknown name (and suggests the nearest one), a malformed value, or
+    spellings of a name with two values; TypeError.
     """
-    checked = {}
+    checked: dict[str, str] = {}
     ignored = []
     for key, value in one_of("config", given, Mapping).items():
         name = text("a name in config", key)
@@ -142,7 +142,9 @@ def check_configs(given: Mapping[str, object]) -> dict[str, str]:
         if row is None:
             ignored.append(name.strip())
         else:
-            checked[row.name] = str(row.parse(row.name, setting_text(row.name, value)))
+            parsed = str(row.parse(row.name, setting_text(row.name, value)))
+            if checked.setdefault(row.name, parsed) != parsed:
+                raise ConfigError(f"{row.name} is given two values. Give one.", option=row.name)
     warn_ignored(_IGNORED, ignored)
     return checked
 

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from txnlog.errors import RESTORE_ALL, RESTORE_FILE
-from txnlog.text import shell_word
+from txnlog.text import shell_option
 
 FINDINGS_PER_KIND_MAX = 100
 """Maximum number of findings of one kind in one table; further ones are only counted."""
@@ -84,8 +84,10 @@ class KindText(NamedTuple):
 
 _E, _W = Severity.ERROR, Severity.WARNING
 _K = FindingKind
+_REPAIR = "Without a backup: `txnlog repair`."
+_ALL, _FILE = f"{RESTORE_ALL} {_REPAIR}", f"{RESTORE_FILE} {_REPAIR}"
 _RESTORE_DATA = (
-    f"{RESTORE_FILE} Without any, `topics delete-records` past it lets readers continue, and "
+    f"{_FILE} Or `topics delete-records` past it, while clients run, lets readers continue, and "
     "housekeeping removes it; its records, and all before them, are lost."
 )
 _KEEP = f"Stop the writers and keep a copy of the root. {RESTORE_ALL}"
@@ -95,23 +97,21 @@ KINDS: Mapping[FindingKind, KindText] = {
         _E,
         "a table of the cluster, or a folder with data files, has no commits; or the folder of a "
         "topic that was written to is gone",
-        f"{RESTORE_ALL} If the folder is a leftover of your own, delete it. If a topic was removed "
+        f"{_ALL} If the folder is a leftover of your own, delete it. If a topic was removed "
         "on purpose, create it again, and delete it with `topics delete`.",
     ),
     _K.COMMIT_MISSING: KindText(
         _E,
         "a commit is missing between the first one that is kept and the newest",
-        RESTORE_FILE,
+        _FILE,
     ),
     _K.COMMIT_DAMAGED: KindText(
         _E,
         "a commit is truncated, garbled, or fails its checksum; or a folder, a FIFO or a broken "
         "link is in its place",
-        RESTORE_FILE,
+        _FILE,
     ),
-    _K.COMMIT_MISPLACED: KindText(
-        _E, "the same commit is in the log at two versions", RESTORE_FILE
-    ),
+    _K.COMMIT_MISPLACED: KindText(_E, "the same commit is in the log at two versions", _FILE),
     _K.COMMIT_FOREIGN: KindText(
         _W,
         "a commit was written by another tool, without the checksum of txnlog",
@@ -126,18 +126,17 @@ KINDS: Mapping[FindingKind, KindText] = {
         _E,
         "a commit or checkpoint names another predecessor than the present file: one of the "
         "two was replaced or restored from an older state",
-        RESTORE_ALL,
+        _ALL,
     ),
     _K.CHECKPOINT_MISSING: KindText(
         _E,
         "the checkpoint that replaces the removed commits is missing",
-        f"If a newer checkpoint is there, only older versions are lost. {RESTORE_FILE}",
+        f"If a newer checkpoint is there, only older versions are lost. {_FILE}",
     ),
     _K.CHECKPOINT_DAMAGED: KindText(
         _E,
         "a checkpoint is truncated, garbled, or fails its seal",
-        "Delete it if an older checkpoint and all commits after that are undamaged. Else: "
-        f"{RESTORE_FILE}",
+        f"Delete it if an older checkpoint and all commits after that are undamaged. Else: {_FILE}",
     ),
     _K.CHECKPOINT_DISAGREES: KindText(
         _E,
@@ -186,7 +185,7 @@ KINDS: Mapping[FindingKind, KindText] = {
         _E,
         "the one-row file behind a state row or group is missing; SQL on the table fails, txnlog "
         "reads the log only",
-        f"Copy any other `row-*.parquet` of the same size to its name, or: {RESTORE_FILE}",
+        f"Copy any other `row-*.parquet` of the same size to its name, or: {_FILE}",
     ),
     _K.HEADER_UNREADABLE: KindText(
         _E, "the header of a data file cannot be read or contradicts itself", _KEEP
@@ -216,10 +215,12 @@ KINDS: Mapping[FindingKind, KindText] = {
         _E,
         "a transaction has ended, and a table it wrote to lacks its marker: its data there may be "
         "lost",
-        f"Its newest commits may be missing. {RESTORE_ALL}",
+        f"Its newest commits may be missing. {_ALL}",
     ),
     _K.UNDECIDED_AFTER_MARKER: KindText(
-        _E, "a batch is undecided though its transaction has a marker in the topic", _KEEP
+        _E,
+        "a batch is undecided though its transaction has a marker in the topic",
+        f"{_KEEP} {_REPAIR}",
     ),
     _K.HANGING_TRANSACTION: KindText(
         _E,
@@ -245,18 +246,18 @@ KINDS: Mapping[FindingKind, KindText] = {
         _E,
         "a topic, or a shard of the groups, has a marker or an undecided batch of a newer "
         "transaction than the state row: the newest commits of the row's shard are missing",
-        f"{RESTORE_ALL} Until then transactions of this id are refused where the markers are.",
+        f"{_ALL} Until then transactions of this id are refused where the markers are.",
     ),
     _K.SHARD_UNKNOWN: KindText(
         _E,
         "a shard of the transaction log or of the groups is there, and `__cluster` does not know "
         "it: the newest commits of `__cluster` are missing",
-        f"{RESTORE_ALL} Until then readers take its ids and groups for new ones.",
+        f"{_ALL} Until then readers take its ids and groups for new ones.",
     ),
     _K.PRODUCER_ID_UNKNOWN: KindText(
         _E,
         "a producer id is in use that `__cluster` has not given out: it will be given out again",
-        f"{RESTORE_ALL} Until then start no producer.",
+        f"{_ALL} Until then start no producer.",
     ),
     _K.PRODUCER_ID_SHARED: KindText(_E, "two transactional.ids have the same producer id", _KEEP),
     _K.TRANSACTION_STUCK: KindText(
@@ -268,7 +269,8 @@ KINDS: Mapping[FindingKind, KindText] = {
         _E,
         "a group's committed offset is above the end of the partition: records are lost, or the "
         "topic's newest commits are missing",
-        f"{RESTORE_ALL} Without one, or if a client committed this offset by mistake: "
+        f"{_ALL} Else the group skips the records that come next, up to its offset, and no client "
+        "can tell. If a client committed this offset by mistake: "
         "`txnlog groups reset-offsets -g GROUP -t TOPIC --to-latest --execute`.",
     ),
     _K.OFFSET_BELOW_START: KindText(
@@ -284,8 +286,9 @@ KINDS: Mapping[FindingKind, KindText] = {
     ),
     _K.TICKET_ABOVE_NEWEST: KindText(
         _E,
-        "a transactional.id has a ticket that its group has never given: the group's row is old",
-        f"{RESTORE_ALL} Until then transactions with offsets of the group may be refused.",
+        "a transactional.id has registered with a group, and the row of the group knows only older "
+        "registrations: the newest commits of the group's shard are missing",
+        f"{_ALL} Until then transactions with offsets of the group may be refused.",
     ),
     _K.FSYNC_UNDECIDED: KindText(
         _W,
@@ -338,7 +341,8 @@ class Finding:
 
 def delete_records_command(topic: str, partition: int, offset: int) -> str:
     """Moves the log start past damaged data: with it go all records before."""
-    return f"txnlog topics delete-records -t {shell_word(topic)} -p {partition} --offset {offset}"
+    option = shell_option("--topic", topic)
+    return f"txnlog topics delete-records {option} -p {partition} --offset {offset}"
 
 
 class Findings:

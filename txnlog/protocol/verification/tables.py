@@ -18,7 +18,7 @@ from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
 from txnlog.protocol.verification.rows import RowFacts
 from txnlog.protocol.verification.topics import TopicFacts, Undecided
-from txnlog.text import shell_word
+from txnlog.text import shell_option
 
 STUCK_MS_DEFAULT = 3_600_000
 RANGES_SHOWN_MAX = 10
@@ -212,7 +212,7 @@ def _hanging(topic: str, batches: Sequence[Undecided]) -> Finding:
         subject=str(first.producer_id),
         what=f"{len(batches)} undecided batches of producer {first.producer_id} epoch "
         f"{first.producer_epoch}, which has no open transaction: offsets of {', '.join(where)}",
-        command=f"txnlog transactions abort -t {shell_word(topic)} -p {first.partition} "
+        command=f"txnlog transactions abort {shell_option('--topic', topic)} -p {first.partition} "
         f"--producer-id {first.producer_id} --producer-epoch {first.producer_epoch}",
     )
 
@@ -340,11 +340,14 @@ def check_offsets(
                 finding = _offset_finding(facts, partition, known.offset)
                 if finding is not None:
                     kind, what = finding
-                    names_of = f"-g {shell_word(group_id)} -t {shell_word(f'{topic}:{partition}')}"
+                    options = (
+                        shell_option("--group", group_id),
+                        shell_option("--topic", f"{topic}:{partition}"),
+                    )
                     findings.add(
                         Finding(
                             kind=kind,
-                            command=_OFFSET_COMMANDS.get(kind, "").format(names_of),
+                            command=_OFFSET_COMMANDS.get(kind, "").format(" ".join(options)),
                             table=offsets_table_of(group_id, shards),
                             subject=group_id,
                             partition=partition,

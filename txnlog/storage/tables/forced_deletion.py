@@ -6,9 +6,9 @@ without predecessors hides all damage below it.
 
     before the commit      nothing happened
     after the commit       processes that had the log in memory see the topic deleted; for others it
-                           is damaged as before: deleting again writes another commit
+                           is damaged as before: deleting again writes the checkpoint
     after the checkpoint   deleted; the files stay for as long as those of any deleted topic
-    a lost reply           deleting again changes nothing but the version
+    a lost reply           deleting again changes nothing
 
 Something else than a folder in the place of the log is renamed, and the deletion then is version
 UNKNOWN_VERSIONS of a new log.
@@ -43,10 +43,10 @@ from txnlog.storage.delta.actions import (
     Commit,
     CommitInfo,
     Metadata,
+    Protocol,
     Remove,
     Txn,
     decode_commit,
-    digest_of,
     encode_commit,
 )
 from txnlog.storage.delta.checkpoint_computation import compute_checkpoint
@@ -122,16 +122,19 @@ def delete_unreadable(store: ObjectStore, topic: str) -> int:
     for _ in range(OPERATION_ATTEMPTS_MAX):
         # Without the check for holes, which are damage, too.
         files = sort_files(topic, store.list(f"{topic}/_delta_log"))
-        actions = _actions(store, topic, _salvage(store, topic, files))
-        version = max([*files.commits, *files.checkpoints], default=UNKNOWN_VERSIONS - 1) + 1
-        digest = _commit(store, topic, version, actions)
-        if digest is not None:
+        newest = max([*files.commits, *files.checkpoints], default=UNKNOWN_VERSIONS - 1)
+        commit = _deletion(store, topic, newest) if newest in files.commits else None
+        if commit is None:
+            actions = _actions(store, topic, _salvage(store, topic, files))
+            commit = _commit(store, topic, newest + 1, actions)
+        if commit is not None:
+            version = commit.version
             parquet, hint = compute_checkpoint(
                 None,
-                [Commit(version, CommitInfo(), tuple(actions))],
+                [commit],
                 store.now_ms,
                 name=checkpoint_path(topic, version).rpartition("/")[2],
-                note=digest.encode(),
+                note=commit.digest.encode(),
             )
             store.put(checkpoint_path(topic, version), parquet)
             hint_json = msgspec.json.encode({**hint, "version": version})
@@ -144,8 +147,21 @@ def delete_unreadable(store: ObjectStore, topic: str) -> int:
     )
 
 
-def _commit(store: ObjectStore, topic: str, version: int, actions: list[Action]) -> str | None:
-    """The digest of our commit; None: another process has the slot.
+def _deletion(store: ObjectStore, topic: str, version: int) -> Commit | None:
+    """The newest commit, if it is that of a process that died before its checkpoint.
+
+    Another one would raise the ends again. Only a deletion by force has the whole table.
+    """
+    path = commit_path(topic, version)
+    with _skipping_damage():
+        found = decode_commit(store.get(path), version=version, source=path)
+        is_whole = any(isinstance(action, Protocol) for action in found.actions)
+        return found if found.info.operation == _OPERATION and is_whole else None
+    return None
+
+
+def _commit(store: ObjectStore, topic: str, version: int, actions: list[Action]) -> Commit | None:
+    """Our commit; None: another process has the slot.
 
     It names no previous commit, which may be damaged.
     """
@@ -155,7 +171,7 @@ def _commit(store: ObjectStore, topic: str, version: int, actions: list[Action])
     data = encode_commit(info, actions)
     # "Exists" may be the reply to our own put.
     is_ours = store.put_if_absent(path, data) or store.get(path) == data
-    return digest_of(data) if is_ours else None
+    return decode_commit(data, version=version, source=path) if is_ours else None
 
 
 def _salvage(store: ObjectStore, topic: str, files: LogFiles) -> _Salvage:

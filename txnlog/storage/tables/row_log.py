@@ -36,7 +36,7 @@ from txnlog.storage.tables.schemas import (
     new_row_file,
     row_add,
 )
-from txnlog.text import shell_word
+from txnlog.text import shell_option
 
 Row = TypeVar("Row", TransactionMetadata, Group)
 R = TypeVar("R")
@@ -77,9 +77,9 @@ class Rows(dict[str, Row]):
 
 Parsed = tuple[Commit, list[tuple[str, Row | UnreadableRow, Add]]]
 
-_DELETE_COMMANDS: Mapping[str, str] = {
-    "transactional_id": "`txnlog transactions delete --transactional-id {}`",
-    "group_id": "`txnlog groups delete --group {}`",
+_DELETE_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "transactional_id": ("transactions", "--transactional-id"),
+    "group_id": ("groups", "--group"),
 }
 
 
@@ -167,14 +167,15 @@ class RowView(Generic[Row]):
         values = {k: v for k, v in add.partition_values.items() if isinstance(v, str)}
         # Without an id its key is the file's name, which is never taken for an id.
         key = values.get(self._id_column) or add.path
-        command = _DELETE_COMMANDS[self._id_column].format(shell_word(key))
+        command, option = _DELETE_COMMANDS[self._id_column]
         return UnreadableRow(
             key=key,
             path=add.path,
             values=values,
             error=CorruptLogError(
                 f"{error} The other rows of table {self._table} can be read; only {key!r} (file "
-                f"{add.path}) cannot. To delete it: {command}.",
+                f"{add.path}) cannot. To delete it: "
+                f"`txnlog {command} delete {shell_option(option, key)}`.",
                 file=source,
                 table=self._table,
                 key=key,
