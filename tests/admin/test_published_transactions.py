@@ -39,16 +39,22 @@ def test_operator_who_may_not_read_a_topic_sees_the_row_as_it_is() -> None:
 
 
 def test_transaction_of_offsets_alone_is_shown_as_committed_when_they_have_moved() -> None:
-    """No topic says that it is published (D130)."""
+    """No topic says that it is published (D103)."""
     shared = world()
     made = started(shared)
     for offset in (10, 20):
         made.begin_transaction()
         made.send_offsets_to_transaction(input_at(offset), group())
         made.commit_transaction()
+        assert shown(shared) == (COMPLETE_COMMIT, COMPLETE_COMMIT)
+    faults(made._outlet.cluster).plan = lambda verb, path: (
+        Fault.DENY if verb == "put" and path.startswith("__consumer_offsets") else Fault.NONE
+    )
+    made.begin_transaction()
+    made.send_offsets_to_transaction(input_at(30), group())
+    with pytest.raises(TxnLogError, match="injected refusal"):
+        made.commit_transaction()
     assert shown(shared) == (PREPARE_COMMIT, PREPARE_COMMIT)
-    made.close()
-    assert shown(shared) == (COMPLETE_COMMIT, COMPLETE_COMMIT)
 
 
 def test_decided_transaction_is_not_shown_as_committed_before_its_marker() -> None:

@@ -19,7 +19,6 @@ from tests.coordinator.processes import (
     GROUP,
     check_settled,
     consumed,
-    faults,
     outcome_of,
     planned,
     position,
@@ -34,10 +33,9 @@ from txnlog.cluster import Cluster
 from txnlog.coordinator.history import CommittedTransactions
 from txnlog.coordinator.phases import Phases
 from txnlog.process import afterwards
+from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.settings.options import parse_options
-from txnlog.storage.delta.log_files import commit_path
-from txnlog.testing.faults import Fault
 from txnlog.testing.invariants import read_committed
 
 QUERY = "query"
@@ -57,14 +55,14 @@ def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink, "planned_batch", lambda _, number: PlannedBatch(number))
 
 
-def publish(cluster: Cluster, batch_id: int, run: str = "run") -> sink.Ended | None:
+def publish(cluster: Cluster, batch_id: int, run: str = "run") -> TransactionMetadata | None:
     """Commit a micro-batch as far as Spark waits for it."""
     batch = staged(cluster, "orders", f"{batch_id}")
     task = StagedTask(0, (batch,), QUERY, run, batch_id)
     return sink.commit_once(cluster, OPTIONS, [task], batch_id, Phases())
 
 
-def complete(cluster: Cluster, ended: sink.Ended | None) -> None:
+def complete(cluster: Cluster, ended: TransactionMetadata | None) -> None:
     """What the thread does."""
     sink._complete(cluster, ended, Phases({"queryId": QUERY, "batchId": "0"}))
 
@@ -127,32 +125,6 @@ def test_fault_at_any_call_of_the_thread_changes_nothing_of_its_batch(some: Some
             where = f"{fault.name} at call {at}: {outcome}"
             assert committed(after) == ["0", "1"], where
             assert position(after) == 20, where
-
-
-def test_offsets_marker_that_is_not_proved_is_written_again() -> None:
-    """Its proof is asked for before COMPLETE, which follows it (D52, R36)."""
-    shared = world()
-    worker = process(shared)
-    complete(worker, publish(worker, 0))
-    ended = publish(worker, 1)
-    log = worker.offsets_log(GROUP).log
-    before, marker = commit_path(log.path, log.version - 1), commit_path(log.path, log.version)
-    lost: list[str] = []
-
-    def lose(verb: str, path: str) -> Fault:
-        """The marker was put into a slot that clean-up had freed: it is not in the log."""
-        if (verb, path) != ("head", before) or lost:
-            return Fault.NONE
-        lost.append(marker)
-        process(shared).store.delete(lost)
-        return Fault.FAIL_BEFORE
-
-    faults(worker).plan = lose
-    complete(worker, ended)
-    assert lost
-    assert state_of(process(shared), QUERY) is COMPLETE_COMMIT
-    assert position(process(shared)) == 20
-    check_settled(shared)
 
 
 def test_work_is_done_beside_and_awaited_by_who_comes_back(
@@ -269,19 +241,4 @@ def test_commit_of_a_worker_completes_with_its_own_figures(
         assert newest.phases_ms["total"] > 0
     assert committed(process(shared)) == ["0", "1", "2", "3"]
     assert position(process(shared)) == 40
-    check_settled(shared)
-
-
-def test_offsets_log_that_was_opened_again_is_not_taken_for_proved() -> None:
-    """The marker that COMPLETE relies on may be in no log (D52, R36)."""
-    shared = world()
-    worker = process(shared)
-    complete(worker, publish(worker, 0))
-    ended = publish(worker, 1)
-    log = worker.offsets_log(GROUP)
-    process(shared).store.delete([commit_path(log.log.path, log.log.version)])
-    log.log.invalidate()
-    log.refresh()
-    complete(worker, ended)
-    assert position(process(shared)) == 20
     check_settled(shared)

@@ -59,8 +59,8 @@ class Driver:
         chosen = {"transactional.id": self.id} if self.id else {}
         options = parse_options({"path": "/memory", "topic": "orders", **chosen}, "writeStream")
         ended = commit_once(self.cluster, options, [task], task.batch_id, Phases())
-        if ended is not None and ended.left is not None:
-            self.cluster.coordinator.complete(ended.left)
+        if ended is not None:
+            self.cluster.coordinator.complete(ended)
         return ended is not None
 
     def stage(self, batch_id: int) -> StagedTask:

@@ -277,7 +277,7 @@ def test_settings_with_a_retention_shorter_than_what_is_trusted_are_refused() ->
 def test_clean_up_deletes_one_after_the_other_oldest_first() -> None:
     """A list is deleted in any order: a slot would be free while the commit before it is there.
 
-    A process that was paused with all its clocks takes such a slot for the next one (D52).
+    A process that was paused with all its clocks takes such a slot for the next one (D3).
     """
     shared = SharedMemory()
     store = shared.open()

@@ -132,7 +132,7 @@ def test_store_that_answers_nothing_is_asked_twice_not_once_per_path() -> None:
 
 
 def test_delete_in_order_ends_at_the_first_error() -> None:
-    """What is later in a log must not go before what is earlier (D52)."""
+    """What is later in a log must not go before what is earlier (D92)."""
     store = SharedMemory().open()
     paths = [f"t/{number}" for number in range(5)]
     for path in paths:

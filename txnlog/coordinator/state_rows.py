@@ -16,6 +16,7 @@ from txnlog.protocol.fencing import check_holder
 from txnlog.protocol.group_metadata import TicketHolder
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.transitions import as_completed
+from txnlog.storage.tables.row_log import OffsetsLog
 from txnlog.storage.tables.topic_log import TopicLog
 
 
@@ -42,9 +43,13 @@ def check_owner(root: Root, row: TransactionMetadata) -> None:
 def as_shown(root: Root, rows: Sequence[TransactionMetadata]) -> list[TransactionMetadata]:
     """Rows as operators see them: a transaction that is decided, and visible in all its topics, is
     as its COMPLETE will leave it, whether that was written or not. All who ask for its offsets get
-    them, moved or not; one without a topic is as it is.
+    them, moved or not; one without a topic is complete when they are moved.
     """
-    done = {row.transaction for row in _published(root, rows) if row.topic_ids or not row.moves}
+    done = {
+        row.transaction
+        for row in _published(root, rows)
+        if row.topic_ids or all(_has_moved(root, row, one.group_id) for one in row.moves)
+    }
     return [as_completed(row) if row.transaction in done else row for row in rows]
 
 
@@ -83,6 +88,14 @@ def _rows_of(root: Root, names: Sequence[str]) -> list[TransactionMetadata]:
             rows = (dict.get(shard.view.rows, name) for name in names)
             return [row for row in rows if row is not None]
     return []
+
+
+def _has_moved(root: Root, row: TransactionMetadata, group_id: str) -> bool:
+    """Whether the group's shard has the marker of the row's transaction, as far as can be read."""
+    log = caught(partial(root.find_offsets_log, group_id))
+    if not isinstance(log, OffsetsLog) or caught(log.refresh) is not None:
+        return False
+    return log.view.markers.get(row.producer_id, -1) >= row.txn_epoch
 
 
 def _read_topic(root: Root, topic: str) -> TopicLog:
