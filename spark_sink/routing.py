@@ -142,7 +142,7 @@ class Router:
             code = names.index(error.topic)
             row = rows.first_row + int(pc.index(encoded.indices, code).as_py())
             message = f"Row {row} of this task, column topic: {error.message}"
-            raise type(error)(message, **error.context, row=row) from error
+            raise error.replace(message, row=row) from error
         if len(index_of_name) == 1:
             return index_of_name[0]
         by_code = np.array(index_of_name, dtype=np.int32)

@@ -200,8 +200,7 @@ def _stage(
         if "row" not in error.context:
             raise
         task = task_context().partitionId()
-        context = {**error.context, "task": task}
-        raise type(error)(f"Task {task}: {error.message}", **context) from error
+        raise error.replace(f"Task {task}: {error.message}", task=task) from error
     collect_garbage()
     reach("stage.after")
     return staged, own_ns

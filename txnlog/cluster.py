@@ -310,11 +310,9 @@ class Cluster(Root):
             raise
         except CorruptLogError as error:
             if not force:
-                raise type(error)(
+                raise error.replace(
                     f"{error.message} Or delete the topic, with the records that are left, "
-                    "with force (delete_topics(..., force=True), `txnlog topics delete "
-                    "--force`).",
-                    **error.context,
+                    "with force (delete_topics(..., force=True), `txnlog topics delete --force`)."
                 ) from error
             self._delete_unreadable(log)
         except UnknownTopicOrPartitionError:

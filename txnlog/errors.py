@@ -119,9 +119,9 @@ class TxnLogError(Exception):
         if context:
             self.__dict__.update((name, context[name]) for name in _OVERRIDABLE if name in context)
 
-    def replace(self: E, **context: object) -> E:
-        """The same error with other flags or attributes."""
-        return _rebuild(type(self), self.lines, {**self.context, **context})
+    def replace(self: E, *lines: str, **context: object) -> E:
+        """The same error with another text, if given, or other flags or attributes."""
+        return _rebuild(type(self), lines or self.lines, {**self.context, **context})
 
     def __getattr__(self, name: str) -> object:
         context = self.__dict__.get("context", {})

@@ -66,7 +66,7 @@ def with_causes(error: TxnLogError) -> TxnLogError:
         text = cause.message if isinstance(cause, TxnLogError) else printable(_first_line(cause))
         if not any(text in line for line in (first, *lines)):
             lines.append(f"Caused by {type(cause).__name__}: {text}")
-    return type(error)(first, *lines, **error.context)
+    return error.replace(first, *lines)
 
 
 def line_of_cause(error: BaseException) -> str:

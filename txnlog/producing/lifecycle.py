@@ -99,7 +99,7 @@ class Lifecycle:
         """
         error = self._error
         if self._state is LifecycleState.FATAL_ERROR and error is not None:
-            raise type(error)(error.message, **error.context) from error
+            raise error.replace() from error
         if self._state is LifecycleState.ABORTABLE_ERROR and call is not ProducerCall.ABORT:
             raise failed_transaction(error) from error
         return prepare_call(self._state, call)
