@@ -50,7 +50,7 @@ def test_reader_far_behind_catches_up_by_listing(monkeypatch: pytest.MonkeyPatch
 def test_process_far_behind_on_a_local_disk_reads_on_by_number(
     actor: str, commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clean-up frees the slots meanwhile that it began with, and it is stopped at any of them (R70).
+    """Clean-up frees the slots meanwhile that it began with; it is stopped at any of them (R70).
 
     W looks into its slot before its put: it may belong to the log no more.
     """
