@@ -9,6 +9,9 @@ from hypothesis.stateful import rule
 
 from tests.machine.actors import Kind
 from tests.machine.machine import (
+    AT,
+    DEEDS,
+    ENDS,
     KINDS,
     SALT,
     SLEEPS_MS,
@@ -17,6 +20,10 @@ from tests.machine.machine import (
     Troubles,
 )
 from tests.machine.world import SOURCE
+from txnlog.testing.strategies import troubles
+
+CHAINING_DEEDS = (*DEEDS, *("ask", "rival") * 4)
+CHAINING_TROUBLES = troubles(CHAINING_DEEDS)
 
 
 def of_roles(*roles: str) -> Sequence[Kind]:
@@ -42,6 +49,30 @@ class Copying(Clients):
 
     kinds = of_roles("producer", "copier", "job", "query")
     read = write_batch = tidy = be_odd = None  # type: ignore[assignment]
+
+
+class Chaining(Copying):
+    """Histories of clients that commit offsets, transaction after transaction: each decision
+    completes the one before, wherever others ask for offsets, take over or sweep.
+    """
+
+    kinds = tuple(kind for kind in Copying.kinds if kind.how != "eager")
+    deeds = CHAINING_DEEDS
+    run_job = None  # type: ignore[assignment]
+
+    @rule(at=AT, rounds=st.integers(1, 6), end=ENDS, trouble=CHAINING_TROUBLES)
+    def copy(self, at: int, rounds: int, end: str, trouble: Troubles) -> None:
+        actor = self.worker(("copier", "job")[rounds % 2], at)
+
+        def act() -> None:
+            for number in range(rounds):
+                actor.work([(SOURCE, 0)], "commit" if number + 1 < rounds else end)
+
+        self.meet(actor.process, trouble, act)
+
+    @rule(number=st.integers(0, 1), is_stable=st.booleans())
+    def ask(self, number: int, is_stable: bool) -> None:
+        self.ask_offsets(number, is_stable)
 
 
 class Tidying(Clients):
@@ -85,5 +116,5 @@ class Sleeping(Producing):
     be_odd = keep_house = None  # type: ignore[assignment]
 
 
-FOCUSED = (Producing, Appending, Copying, Tidying, Compacting, Vacuuming, Sleeping)
+FOCUSED = (Producing, Appending, Copying, Chaining, Tidying, Compacting, Vacuuming, Sleeping)
 """Each meets often what histories of everything rarely meet."""
