@@ -289,8 +289,10 @@ class TransactionCoordinator:
         """Abort the row's transaction; a deferred one needs no write."""
         result, phases = TransactionResult.ABORT, Phases()
         ended = self._end(self._completed(row), result, phases)
+        if not ended.state.is_prepared:
+            return ended
         try:
-            return self.finish(ended) or ended
+            return complete(self._root, ended) or ended
         except TxnLogError as error:
             error.context["decided"] = result
             raise
@@ -305,7 +307,7 @@ class TransactionCoordinator:
         fresh: Sequence[StagedBatch] = (),
         former: TransactionMetadata | None = None,
     ) -> TransactionMetadata:
-        """Step 1, and what makes it visible: the row afterwards, with COMPLETE left."""
+        """Step 1, and what makes it visible; the row afterwards, prepared if COMPLETE is left."""
         ending = _ending(row)
 
         def decide(now: TransactionMetadata | None) -> Transition | Done:
@@ -333,7 +335,9 @@ class TransactionCoordinator:
         try:
             if publish(self._root, ended, reading=reading, phases=phases):
                 return ended
-            return self.describe(row.transactional_id) or ended
+            # Another process has finished it; what the id has decided since is not ours to complete.
+            found = self.describe(row.transactional_id) or ended
+            return as_completed(found) if found.state.is_prepared else found
         except TxnLogError as error:
             # A repeated call may not learn it, as the row may have another owner by then.
             error.context["decided"] = result
