@@ -335,7 +335,7 @@ class TransactionCoordinator:
         try:
             if publish(self._root, ended, reading=reading, phases=phases):
                 return ended
-            # Another process has finished it; what the id has decided since is not ours to complete.
+            # Another process has finished it; what the id has decided since is not to be completed.
             found = self.describe(row.transactional_id) or ended
             return as_completed(found) if found.state.is_prepared else found
         except TxnLogError as error:
