@@ -70,7 +70,7 @@ def test_unreadable_rows_are_listed_and_deleted(command: Command) -> None:
     assert found.exit_code == 1
     assert [line.split()[0] for line in found.stdout.splitlines()[1:]] == ["fine", "tx"]
     assert "Unreadable" in found.stdout
-    assert "transactions delete --transactional-id tx" in found.stderr
+    assert "transactions delete --transactional-id=tx" in found.stderr
     groups = command.run("groups", "list")
     assert (groups.exit_code, groups.stdout.splitlines()[1:]) == (
         1,
@@ -90,7 +90,7 @@ def test_command_that_deletes_an_unreadable_row_is_quoted(command: Command) -> N
     spoiled(command, "$(touch x)\x1b[2J")
     for kind, option in (("transactions", "--transactional-id"), ("groups", "--group")):
         said = command.run(kind, "list").stderr
-        assert rf"`txnlog {kind} delete {option} $'$(touch x)\x1b[2J'`" in said
+        assert rf"`txnlog {kind} delete {option}=$'$(touch x)\x1b[2J'`" in said
         assert "\x1b" not in said
 
 
