@@ -32,6 +32,7 @@ def test_measured_shapes_are_points_of_the_line() -> None:
         assert scaling.shape(CONSTANTS, measured.topics, measured.files) == replace(
             measured,
             offsets_log_bytes=CONSTANTS.shapes[0].offsets_log_bytes,
+            gets=pytest.approx(measured.gets),
             topic_log_bytes=pytest.approx(measured.topic_log_bytes, rel=0.01),
         )
 
