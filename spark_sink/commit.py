@@ -180,7 +180,7 @@ def _read(
     group_id = options.text("group.id")
     if group_id is not None:
         offsets = cluster.offsets_log(group_id)
-        calls.append(partial(caught, partial(offsets.get_ready, check_head=False)))
+        calls.append(partial(caught, offsets.get_ready))
     with parts.measure("all"):
         row, planned, read, *_ = cluster.store.together(calls)
     sources_ns = parts.times_ns["sources"]

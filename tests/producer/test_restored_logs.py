@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import process
+from tests.coordinator.processes import position, process
 from tests.coordinator.restoring import backup, restore
+from tests.producer.following import commit
 from tests.producer.worlds import BOTH, Reports, producer, read, started, values, world
 from txnlog.errors import LogGapError, TxnLogError
 from txnlog.producer import Producer
@@ -172,3 +173,70 @@ def started_again(shared: SharedMemory, publish: str = "deferred") -> Producer:
     made = producer(shared, "tx", publish)
     made.init_transactions(keep_prepared=True)
     return made
+
+
+def two_with_one_id(shared: SharedMemory, publish: str) -> tuple[Producer, Producer]:
+    """Producers of two transactional ids, to whom a restored `__cluster` gave one producer id."""
+    commit(started(shared, name="warm"), "warm", input_offset=1)
+    files = backup(shared, "__cluster")
+    first = started(shared, publish, name="first")
+    restore(shared, "__cluster", files)
+    return first, started(shared, publish, name="second")
+
+
+def test_eager_commit_is_refused_where_another_has_ended_its_records() -> None:
+    """The other's abort had dropped them, and the commit returned: its topic was not read again."""
+    shared = world()
+    first, second = two_with_one_id(shared, "eager")
+    for made, partition in ((first, 0), (second, 1)):
+        made.begin_transaction()
+        made.produce("orders", "x", partition=partition)
+        made.flush()
+    first.abort_transaction()
+    with pytest.raises(LogGapError):
+        second.commit_transaction()
+    assert values(process(shared), "orders") == ["warm"]
+
+
+def test_commit_is_refused_where_another_has_ended_above_its_offsets() -> None:
+    """A marker of a later epoch was taken for its own, and its offsets were not moved."""
+    shared = world()
+    first, second = two_with_one_id(shared, "deferred")
+    commit(second, "y", input_offset=5)
+    for _ in range(5):
+        first = started(shared, name="first")
+    commit(first, "x", input_offset=6)
+    with pytest.raises(LogGapError):
+        commit(second, "z", input_offset=7)
+    assert position(process(shared)) == 6
+
+
+@pytest.mark.parametrize("publish", ["deferred", "eager"])
+def test_commit_publishes_no_transaction_whose_row_is_lost(publish: str) -> None:
+    """It was never decided, and its epoch is below that of the commit, which marks it aborted."""
+    shared = world()
+    commit(started(shared, "eager"), "before")
+    dead = started(shared, "eager")
+    files = backup(shared, "__transaction_state")
+    dead.begin_transaction()
+    dead.produce("orders", "never committed", partition=0)
+    dead.flush()
+    restore(shared, "__transaction_state", files)
+    commit(started(shared, publish), "after")
+    assert values(process(shared), "orders") == ["before", "after"]
+
+
+def test_prepared_records_that_a_restored_topic_has_lost_are_not_committed() -> None:
+    """complete_transaction returned True, and the record was gone."""
+    shared = world()
+    commit(started(shared, "eager"), "before")
+    files = backup(shared, "orders")
+    made = started(shared, "eager")
+    made.begin_transaction()
+    made.produce("orders", "prepared", partition=0)
+    state = made.prepare_transaction()
+    restore(shared, "orders", files)
+    again = producer(shared, "tx", "eager")
+    again.init_transactions(keep_prepared=True)
+    with pytest.raises(LogGapError, match="does not have them"):
+        again.complete_transaction(state)

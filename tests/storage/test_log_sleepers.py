@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.storage.number_log import HOUR_MS, OFF, TABLE, created, opened, write
+from txnlog.errors import LogGapError
 from txnlog.process.clock import VirtualClock
 from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import Committed, Conflict, DeltaLog, Unknown
 from txnlog.storage.delta.log_cleanup import clean_up
 from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.delta.table_protocol import PROTOCOL
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, PausedClock, SharedMemory
 
 
@@ -214,6 +218,38 @@ def test_reply_lost_before_a_long_sleep_is_unknown_beside_a_stray_file() -> None
     store.plan = FaultsAt({0: Fault.LOSE_REPLY}, interlude=meanwhile, interlude_at=1)
     assert isinstance(write(sleeper, 5), Unknown)
     assert store.calls[-1][0] != "put"
+
+
+# --- A log that was restored under a living writer ---------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [1, 4, 40])
+def test_writer_notices_that_its_log_was_restored_to_a_version_after_its_last_look(
+    lost: int,
+) -> None:
+    """It would write behind a hole for ever, and read that back; others write into the hole."""
+    shared = SharedMemory()
+    store = shared.open()
+    log = created(store, 2)
+    shared.clock.advance_ms(11_000)
+    log.refresh()
+    for number in range(3, 4 + lost):
+        write(log, number)
+    store.delete([commit_path(TABLE, version) for version in range(4, 4 + lost)])
+    assert isinstance(write(log, 100), Committed)
+    shared.clock.advance_ms(11_000)
+    assert isinstance(write(log, 101), Conflict)
+    with pytest.raises(LogGapError):
+        log.refresh()
+
+
+def test_writer_on_a_local_disk_notices_it_at_its_next_commit(tmp_path: Path) -> None:
+    store = ObjectStore.from_url(str(tmp_path / "root"), create=True)
+    log = created(store, 3)
+    store.delete([commit_path(TABLE, 3)])
+    assert isinstance(write(log, 4), Conflict)
+    with pytest.raises(LogGapError):
+        log.refresh()
 
 
 # --- Running clocks -------------------------------------------------------------------------------

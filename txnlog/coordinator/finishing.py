@@ -13,7 +13,7 @@ from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.root import Root, by_shard
 from txnlog.coordinator.staged_files import check_published
 from txnlog.coordinator.state_rows import describe
-from txnlog.errors import LogGapError, TxnLogError
+from txnlog.errors import RESTORE_ALL, LogGapError, TxnLogError
 from txnlog.process.failpoint import reach
 from txnlog.process.failures import Failures, caught
 from txnlog.protocol.appends import Settled, prepare_marker
@@ -207,12 +207,13 @@ def _write_offsets(root: Root, row: TransactionMetadata, reading: Reading) -> bo
     """Step 3 in every shard that has groups of the transaction; False as in `_write_marker`."""
     shards = by_shard(root, row.moves, _group_id)
     written = root.store.together(
-        [partial(_write_offsets_shard, log, row, reading, carried) for log, carried in shards]
+        [partial(_write_offsets_shard, root, log, row, reading, carried) for log, carried in shards]
     )
     return all(written)
 
 
 def _write_offsets_shard(
+    root: Root,
     offsets: OffsetsLog,
     row: TransactionMetadata,
     reading: Reading,
@@ -236,6 +237,15 @@ def _write_offsets_shard(
         )
 
     offsets.change(decide)
+    newest = offsets.view.markers.get(row.producer_id, -1)
+    if newest > row.txn_epoch and _still_decided(root, row) is not None:
+        raise LogGapError(
+            f"{offsets.path} has a marker of epoch {newest} of producer id {row.producer_id}, and "
+            f"{row.transactional_id!r} has just decided epoch {row.txn_epoch} under that id: "
+            "`__cluster`, or the id's row, is of an older state, and its offsets cannot be moved. "
+            f"{RESTORE_ALL}",
+            transactional_id=row.transactional_id,
+        )
     return not is_late
 
 

@@ -13,7 +13,7 @@ from txnlog.coordinator.staged_files import (
     check_read_batches,
     read_topics,
 )
-from txnlog.errors import TxnLogError
+from txnlog.errors import RESTORE_ALL, LogGapError, TxnLogError
 from txnlog.process.failures import caught
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
@@ -31,17 +31,19 @@ def get_ready(
 ) -> Sequence[StagedBatch]:
     """Write the files, read and check their topics, and read the shards of the row and the groups.
 
-    `read` are the topics if they were just read. Returns the files; raises what the parts raise,
-    after all have been tried.
+    `read` are the topics, if they and the shards were just read. Topics that have batches of the
+    transaction already are read for their markers only (D131). Returns the files; raises what the
+    parts raise, after all have been tried.
     """
     shard = root.shard_for(row.transactional_id)
+    topics = {*staging.topics, *(touched.topic for touched in row.partitions)}
     # Shards are created before: that uses the cluster's own log.
     logs = [log for log, _ in by_shard(root, offsets, lambda request: request.group_id)]
     parts: list[Callable[[], Any]] = [
         staging.write,
-        partial(read_topics, root, () if read is not None else staging.topics),
+        partial(read_topics, root, () if read is not None else topics),
         partial(shard.get_ready, check_head=False),
-        *(partial(log.get_ready, check_head=False) for log in logs),
+        *(partial(log.get_ready, check_head=read is None) for log in logs),
     ]
     made: list[Any] = root.store.together([partial(caught, part) for part in parts])
     staged = made[0]
@@ -66,4 +68,24 @@ def get_held_ready(root: Root, row: TransactionMetadata, offsets: Sequence[Group
     logs += [log for log, _ in by_shard(root, sorted(groups), str)]
     # One that cannot be read now delays no other topic: it gets its marker later.
     root.store.together([partial(caught, log.get_ready) for log in logs])
+    for topic in sorted({touched.topic for touched in row.partitions}):
+        _check_there(root.topic_log(topic), row)
     get_ready(root, row, Staging.done(()), offsets)
+
+
+def _check_there(log: TopicLog, row: TransactionMetadata) -> None:
+    """Raise LogGapError if a topic that was just read has lost what was appended to it."""
+    producer_id, txn_epoch = row.transaction
+    is_touched = any(
+        (one.topic, one.topic_id) == (log.name, log.view.topic_id) for one in row.partitions
+    )
+    if not is_touched or log.view.deleted or log.view.markers.get(producer_id, -1) >= txn_epoch:
+        return
+    there = log.view.ongoing_of(producer_id, txn_epoch)
+    if not any(batch.producer_epoch == txn_epoch for batch in there):
+        raise LogGapError(
+            f"Nothing was committed: {row.transactional_id!r} has prepared records of topic "
+            f"{log.name!r}, and the topic does not have them. {RESTORE_ALL}",
+            transactional_id=row.transactional_id,
+            topic=log.name,
+        )

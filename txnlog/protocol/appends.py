@@ -19,7 +19,7 @@ from txnlog.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from txnlog.protocol.batches import COMMITTED, NONE, ONGOING, BatchHeader, encode_stats
+from txnlog.protocol.batches import ABORTED, COMMITTED, NONE, ONGOING, BatchHeader, encode_stats
 from txnlog.protocol.metadata import (
     AppTransaction,
     ProducerIdAndEpoch,
@@ -135,7 +135,8 @@ def prepare_marker(
 ) -> TopicCommit | Settled:
     """The marker commit of a transaction in one topic (D4).
 
-    It settles every live `ongoing` header of the producer up to the epoch, publishes on commit
+    It settles every live `ongoing` header of the producer up to the epoch: those of an earlier one,
+    whose end was lost with the state log, are aborted (D131). It publishes on commit
     every staged batch of the manifest with its offsets, and carries the `txn` that refuses any
     later write of the transaction (R4, R5). Written even if there is nothing to mark. A commit
     records `app`, and its number of records here, in the same write: data and txnVersion appear
@@ -149,7 +150,8 @@ def prepare_marker(
         missing = () if is_gone else [one for one in wanted if one.path not in state.by_path]
         return Settled(tuple(missing))
     marked = tuple(
-        replace(header, status=result.status) for header in state.ongoing_of(producer_id, txn_epoch)
+        replace(header, status=result.status if header.producer_epoch == txn_epoch else ABORTED)
+        for header in state.ongoing_of(producer_id, txn_epoch)
     )
     published = _place(state, wanted, status=COMMITTED, producer=transaction, base_sequences={})
     txns = {marker_app_id(producer_id): txn_epoch}

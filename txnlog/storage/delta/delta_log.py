@@ -331,21 +331,28 @@ class DeltaLog:
         return looked_ms is None or self._clock.boot_ms() - looked_ms > _LOOK_MS
 
     def _look(self) -> bool:
-        """Whether the log still has its newest versions, and no commit between them is missing.
+        """Whether the log still has its newest versions, and no commit is missing.
 
         Looks at the newest version of the last look: if that is gone, clean-up may have freed the
-        slots of all that was read or written since; at the newest one now, which a restored log
-        may lack; and at the slot after the next, which is taken before the next one only where a
-        commit is missing.
+        slots of all that was read or written since; at what was, which a log that was restored
+        meanwhile may lack; and at the slot after the next, which is taken before the next one only
+        where a commit is missing.
         """
         sent_ms = self._clock.boot_ms()
         if not self.exists:
             files = log_files.list_log(self.store, self.path)
             if files.commits or files.checkpoints:
                 return False
-        slots = [*sorted({self._looked_at, self.version} - {-1}), self.version + 2]
-        *are_there, is_beyond = self.store.together([partial(self._is_there, one) for one in slots])
-        if not all(are_there) or (is_beyond and not self._is_there(self.version + 1)):
+        known, beyond = range(max(self._looked_at, 0), self.version + 1), self.version + 2
+        if len(known) > _READ_AT_ONCE and not self.store.is_local:
+            found = set(log_files.list_log(self.store, self.path, since=known[0]).commits)
+        else:
+            looks = {slot: partial(self._is_there, slot) for slot in (*known, beyond)}
+            are_there = self.store.together(list(looks.values()))
+            found = {slot for slot, is_there in zip(looks, are_there, strict=True) if is_there}
+        if not found.issuperset(known):
+            return False
+        if beyond in found and not self._is_there(self.version + 1):
             return False
         self._looked_ms, self._looked_at = sent_ms, self.version
         return True
@@ -596,7 +603,8 @@ class DeltaLog:
 
     def _is_late(self, version: int) -> bool:
         """Whether there is no use in writing this version, as far as one look tells."""
-        if self._must_look() and not self._look():
+        is_gone = self.store.is_local and self.exists and not self._is_there(self.version)
+        if is_gone or (self._must_look() and not self._look()):
             self._looked_ms = None
             return True
         if self.store.is_local and self._is_wanted() and self._is_there(version):
