@@ -1,4 +1,4 @@
-"""A process that has read a commit in part, or has no memory to check whether its own landed."""
+"""A process that has read a commit in part, has no memory to look for its own, or was overtaken."""
 
 from __future__ import annotations
 
@@ -6,8 +6,19 @@ from contextlib import suppress
 
 import pytest
 
-from tests.coordinator.processes import both, owned, process, state_of, visible, world
+from tests.coordinator.processes import (
+    both,
+    decide,
+    owned,
+    process,
+    recover,
+    state_of,
+    visible,
+    world,
+)
+from txnlog.coordinator.root import Root
 from txnlog.errors import CommitStateUnknownError, OutOfMemoryError
+from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.topics import PartitionState
 from txnlog.storage.store.objects import ObjectStore
@@ -65,3 +76,27 @@ def test_lack_of_memory_after_prepare_is_doubt_and_not_a_refusal(
     cluster.coordinator.commit(row, batches)
     assert state_of(process(shared)) is TransactionState.PREPARE_COMMIT
     assert visible(process(shared), "mine") == (True, True)
+
+
+def test_commit_that_another_has_finished_leaves_nothing_of_a_successor_to_be_completed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The row that it returns may be a decision of the successor, whose markers are not written:
+    COMPLETE of that one would lose its records (R27, R36)."""
+    shared = world()
+    cluster = process(shared)
+    row, batches = owned(cluster, "a"), both(cluster, "mine")
+
+    def overtaken(root: Root, row: TransactionMetadata, **_: object) -> bool:
+        monkeypatch.undo()
+        other = process(shared)
+        other.coordinator.finish(row)
+        decide(other, owned(other, "b"), both(other, "theirs"))
+        return False
+
+    monkeypatch.setattr("txnlog.coordinator.transactions.publish", overtaken)
+    ended = cluster.coordinator.commit(row, batches)
+    assert ended.owner.run_id == "b"
+    assert not ended.state.is_prepared
+    assert state_of(process(shared)) is TransactionState.PREPARE_COMMIT
+    assert visible(recover(shared), "theirs") == (True, True)

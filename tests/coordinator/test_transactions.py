@@ -11,7 +11,6 @@ from tests.coordinator.processes import (
     GROUP,
     both,
     consumed,
-    decide,
     eager,
     faults,
     owned,
@@ -26,7 +25,6 @@ from tests.coordinator.processes import (
     world,
 )
 from txnlog.cluster import Cluster
-from txnlog.coordinator.root import Root
 from txnlog.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
@@ -37,7 +35,7 @@ from txnlog.errors import (
     TxnLogError,
     UnknownTopicIdError,
 )
-from txnlog.protocol.metadata import Manifest, Owner, TopicPartitions, TransactionMetadata
+from txnlog.protocol.metadata import Manifest, Owner, TopicPartitions
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import prepare_expire
 from txnlog.storage.delta import delta_log
@@ -169,30 +167,6 @@ def test_commit_repeated_after_its_decision_names_the_files_it_has_decided() -> 
     assert state_of(process(shared)) is TransactionState.PREPARE_COMMIT
     assert visible(process(shared), "mine") == (True, True)
     assert position(process(shared)) == 10
-
-
-def test_commit_that_another_has_finished_leaves_nothing_of_a_successor_to_be_completed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The row that it returns may be a decision of the successor, whose markers are not written:
-    COMPLETE of that one would lose its records (R27, R36)."""
-    shared = world()
-    cluster = process(shared)
-    row, batches = owned(cluster, "a"), both(cluster, "mine")
-
-    def overtaken(root: Root, row: TransactionMetadata, **_: object) -> bool:
-        monkeypatch.undo()
-        other = process(shared)
-        other.coordinator.finish(row)
-        decide(other, owned(other, "b"), both(other, "theirs"))
-        return False
-
-    monkeypatch.setattr("txnlog.coordinator.transactions.publish", overtaken)
-    ended = cluster.coordinator.commit(row, batches)
-    assert ended.owner.run_id == "b"
-    assert not ended.state.is_prepared
-    assert state_of(process(shared)) is TransactionState.PREPARE_COMMIT
-    assert visible(recover(shared), "theirs") == (True, True)
 
 
 def test_init_is_repeated_without_a_second_bump() -> None:
