@@ -207,8 +207,7 @@ def taken_over(former: Owner, new_owner: Owner, *, now_ms: int, reason: str) -> 
     return replace(
         new_owner,
         former_runs=former.former_runs if is_same else add_former_run(former),
-        batches=former.batches,
-        forgotten=former.forgotten,
+        last_batch=former.last_batch,
         floors=former.floors if is_same else {},
         fenced=Fenced(by=new_owner.describe(), at_ms=now_ms, reason=reason),
         since_ms=now_ms,
