@@ -44,7 +44,7 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
     """Commit a micro-batch exactly once, or skip it if this query has committed it.
 
     Raises ProducerFencedError for a fenced run, CheckpointError for a checkpoint that is behind
-    the log or belongs to another query, IllegalGenerationError and OffsetConflictError if the
+    the log or has another driver, IllegalGenerationError and OffsetConflictError if the
     group has a newer generation or other offsets.
     """
     if not tasks:

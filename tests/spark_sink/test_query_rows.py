@@ -96,8 +96,9 @@ def test_former_run_is_fenced_in_every_worker() -> None:
     with pytest.raises(CheckpointError):
         Driver.of(shared, "r1").commit(0)
     for worker in (old, Driver.of(shared, "r1")):
-        with pytest.raises(ProducerFencedError, match="taken over by a newer start"):
+        with pytest.raises(ProducerFencedError, match="by a newer start.*another driver") as fenced:
             worker.commit(2)
+        assert "of its own" not in str(fenced.value), "a query has no other transactional.id"
     assert committed(shared) == ["0.r1", "1.r2"]
 
 

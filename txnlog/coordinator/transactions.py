@@ -224,8 +224,8 @@ class TransactionCoordinator:
         Returns the row afterwards, which another owner may have taken: PREPARE_COMMIT, with its
         COMPLETE left. As `row` of the next commit it is completed by the write of that decision;
         any other call completes it first. `last_batch` of a streaming query is recorded with the
-        decision; `phases` measures the times; `read` are all topics of the batches if they
-        were just read. Before the decision, raises what fences or refuses the transaction. An error
+        decision; `phases` measures the times; `read` are all topics of the batches if they were
+        just read. Before the decision, raises what fences or refuses the transaction. An error
         after it has `decided` in its context: a repeated call writes what is missing, or any other
         process does.
         """
