@@ -66,7 +66,8 @@ source = spark.readStream.format("txnlog").options(subscribe="clicks", **group, 
 copied = source.option("maxOffsetsPerTrigger", 20).load(root).selectExpr("key", "value")
 query = (
     copied.writeStream.format("txnlog")
-    .options(topic="views", **group, **{"transactional.id": "copier", "num.partitions": 2})
+    .options(topic="views", **group)
+    .option("num.partitions", 2)
     .option("checkpointLocation", str(folder / "checkpoint"))
     .trigger(availableNow=True)
     .start(root)
@@ -76,14 +77,15 @@ query.awaitTermination()
 # %% [markdown]
 # ## A state row
 #
-# A transactional.id lives in shard `murmur2(id) & 0x7fffffff % shards`, as in Kafka.
+# The transactional.id of a stream is its query id. An id lives in shard
+# `murmur2(id) & 0x7fffffff % shards`, as in Kafka.
 
 # %%
 from txnlog import Cluster
 
 cluster = Cluster.open(root)
-shard = f"delta.`{root}/__transaction_state-{cluster.shard_of('copier')}`"
-spark.sql(f"SELECT * FROM {shard} WHERE transactional_id = 'copier'").show(vertical=True)
+shard = f"delta.`{root}/__transaction_state-{cluster.shard_of(query.id)}`"
+spark.sql(f"SELECT * FROM {shard} WHERE transactional_id = '{query.id}'").show(vertical=True)
 
 # %% [markdown]
 # How to read it:
@@ -99,8 +101,8 @@ spark.sql(f"SELECT * FROM {shard} WHERE transactional_id = 'copier'").show(verti
 # - `partitions`: JSON, the partitions an eager producer has written to so far.
 # - `pending`: JSON, what a decided transaction publishes: staged files, and offsets of groups with
 #   their tickets. `{}` if there is nothing to finish.
-# - `owner`: JSON, the run, query and host; former runs; the newest micro-batch of each query,
-#   which identifies a replay; what fenced it, when and why.
+# - `owner`: JSON, the run, query and host; former runs; the query's newest micro-batch, which
+#   identifies a replay; what fenced it, when and why.
 # - `started_ms`, `updated_ms`: wall clock, for information only. No decision depends on them.
 #
 # ## Its history
@@ -116,13 +118,13 @@ past = [commit for commit in past if commit.version >= first]
 
 
 def row_at(version):
-    """The row of the copier in a version of its shard, by Delta's time travel."""
+    """The row of the query in a version of its shard, by Delta's time travel."""
     (row,) = spark.sql(f"""
         SELECT producer_epoch, txn_epoch, state,
                from_json(pending, 'batches ARRAY<STRUCT<topic STRING, partition INT, path STRING,
                          num_records BIGINT>>,
                          tickets ARRAY<STRUCT<group_id STRING, ticket BIGINT>>') AS pending
-        FROM {shard} VERSION AS OF {version} WHERE transactional_id = 'copier'
+        FROM {shard} VERSION AS OF {version} WHERE transactional_id = '{query.id}'
     """).collect()
     return row
 

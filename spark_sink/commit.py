@@ -1,4 +1,4 @@
-"""The driver's part of the sink: take over the transactional.id, skip replays, commit.
+"""The driver's part of the sink: take over the query's row, skip replays, commit.
 
 Runs in a Python worker that may be a new process for each micro-batch, so it keeps no state: all
 state is in the state row and the checkpoint.
@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 from spark_sink.messages import StagedTask, this_process
-from spark_sink.query_rows import find_newest, stop_others
 from spark_sink.source_offsets import PlannedBatch, group_offsets, planned_batch
 from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
@@ -32,7 +31,7 @@ from txnlog.protocol.metadata import (
     StagedBatch,
     TransactionMetadata,
 )
-from txnlog.protocol.micro_batches import has_committed, is_committed
+from txnlog.protocol.micro_batches import is_committed, is_owned
 from txnlog.settings.options import Options, redacted_url
 
 logger = logging.getLogger("txnlog")
@@ -45,7 +44,7 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
     """Commit a micro-batch exactly once, or skip it if this query has committed it.
 
     Raises ProducerFencedError for a fenced run, CheckpointError for a checkpoint that is behind
-    the log or belongs to another query, IllegalGenerationError and OffsetConflictError if the
+    the log or has another driver, IllegalGenerationError and OffsetConflictError if the
     group has a newer generation or other offsets.
     """
     if not tasks:
@@ -105,59 +104,49 @@ def commit_once(
     """The steps of commit_micro_batch but COMPLETE; None if it is already committed, or empty."""
     run, batches = tasks[0], _ordered(tasks)
     topics = tuple(sorted({batch.topic for batch in batches}))
-    transactional_id = options.text("transactional.id") or run.query_id
-    before, planned, read = _read(cluster, options, transactional_id, batch_id, topics, phases)
-    is_first_of_run = not has_committed(before, query_id=run.query_id, run_id=run.run_id)
-    if is_first_of_run or before is None or not _is_next(before, run, batch_id):
+    row, planned, read = _read(cluster, options, run.query_id, batch_id, topics, phases)
+    if not _is_next(row, run, batch_id):
         # The row was a guess, on which only a commit may rely.
         with phases.measure("tail"):
-            before = cluster.coordinator.describe(transactional_id)
-        is_first_of_run = not has_committed(before, query_id=run.query_id, run_id=run.run_id)
+            row = cluster.coordinator.describe(run.query_id)
+    is_first_of_run = not is_owned(row, run.run_id)
     with phases.measure("sources"):
         offsets = group_offsets(options, cluster, planned, is_first_of_run=is_first_of_run)
     if not batches and not offsets:
         return None
-    with phases.measure("own"):
-        newest = before
-        if is_first_of_run:
-            newest = find_newest(cluster, run.query_id)
-        elif before is not None and before.state.is_prepared:
-            # The topics may have changed meanwhile.
-            finished, read = cluster.coordinator.finish(before), None
-            if finished is not None and finished.owner.run_id == before.owner.run_id:
-                before = newest = finished
     # A decided transaction is finished first, whichever run decided it. A committed batch is
     # skipped without a takeover: else a driver that resumes late would fence its successor.
-    if _is_committed(newest, options, run, planned):
+    if row is not None and row.state.is_prepared:
+        with phases.measure("own"):
+            # The topics may have changed meanwhile.
+            row, read = cluster.coordinator.finish(row) or row, None
+    if _is_committed(row, options, run, planned):
         return None
-    row = before
-    if row is None or is_first_of_run or not row.state.is_idle:
+    if row is None or not is_owned(row, run.run_id) or not row.state.is_idle:
         # The topics may have changed while the id was taken over.
         read = None
         with phases.measure("own"):
-            newest = row = _take_over(options, cluster, transactional_id, run, before, topics)
-            if is_first_of_run:
-                newest = stop_others(
-                    cluster, run.query_id, transactional_id=transactional_id, owner=row.owner
-                )
-        if _is_committed(newest, options, run, planned):
+            row = _take_over(options, cluster, run, topics)
+        if _is_committed(row, options, run, planned):
             return None
-    last = LastBatch(batch_id=batch_id, digest=planned.digest, topics=topics, run_id=run.run_id)
+    last_batch = LastBatch(batch_id=batch_id, digest=planned.digest, topics=topics)
     return cluster.coordinator.commit(
-        row, batches, offsets=offsets, batch=(run.query_id, last), phases=phases, read=read
+        row, batches, offsets=offsets, last_batch=last_batch, phases=phases, read=read
     )
 
 
-def _is_next(row: TransactionMetadata, run: StagedTask, batch_id: int) -> bool:
-    """Whether the row is idle, and the batch is later than the newest that its query committed."""
-    last = row.owner.batches.get(run.query_id)
-    return row.state.is_idle and last is not None and last.batch_id < batch_id
+def _is_next(row: TransactionMetadata | None, run: StagedTask, batch_id: int) -> bool:
+    """Whether the run owns the row, idle, and the batch is later than the newest committed one."""
+    if row is None or not is_owned(row, run.run_id) or not row.state.is_idle:
+        return False
+    last = row.owner.last_batch
+    return last is not None and last.batch_id < batch_id
 
 
 def _read(
     cluster: Cluster,
     options: Options,
-    transactional_id: str,
+    query_id: str,
     batch_id: int,
     topics: Sequence[str],
     phases: Phases,
@@ -173,7 +162,7 @@ def _read(
             return planned_batch(options, batch_id)
 
     calls: list[Callable[[], Any]] = [
-        partial(cluster.coordinator.guess, transactional_id),
+        partial(cluster.coordinator.guess, query_id),
         plan,
         partial(read_topics, cluster, topics),
     ]
@@ -291,11 +280,9 @@ def _is_committed(
     row: TransactionMetadata | None, options: Options, run: StagedTask, planned: PlannedBatch
 ) -> bool:
     """Whether to skip the batch. Raises CheckpointError that names the checkpoint (R55)."""
-    if row is None:
-        return False
     batch_id = planned.batch_id
     try:
-        is_done = is_committed(row, query_id=run.query_id, batch_id=batch_id, digest=planned.digest)
+        is_done = is_committed(row, batch_id=batch_id, digest=planned.digest)
         if is_done:
             logger.info("Batch %d of query %s is committed already", batch_id, run.query_id)
         return is_done
@@ -311,26 +298,12 @@ def _is_committed(
 
 
 def _take_over(
-    options: Options,
-    cluster: Cluster,
-    transactional_id: str,
-    run: StagedTask,
-    row: TransactionMetadata | None,
-    topics: Sequence[str],
+    options: Options, cluster: Cluster, run: StagedTask, topics: Sequence[str]
 ) -> TransactionMetadata:
-    """The state row, owned by this run and with no open transaction; `row` is the former one.
+    """The query's row, owned by this run and with no open transaction.
 
     `topics` were just read. Raises LogGapError if they show that the row is an old one.
     """
-    if row is not None and row.owner.query_id not in ("", run.query_id):
-        logger.warning(
-            "Query %s takes over transactional.id %s from query %s (%s). Two queries that run at "
-            "the same time need different transactional.ids.",
-            run.query_id,
-            transactional_id,
-            row.owner.query_id,
-            row.owner.describe(),
-        )
     host, pid = this_process()
     owner = Owner(
         run_id=run.run_id,
@@ -340,7 +313,7 @@ def _take_over(
         pid=pid,
     )
     return cluster.coordinator.init_producer_id(
-        transactional_id,
+        run.query_id,
         owner,
         timeout_ms=options.number("transaction.timeout.ms") or 0,
         topics=topics,

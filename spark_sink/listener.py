@@ -47,12 +47,10 @@ class TxnLogListener(StreamingQueryListener):
     """Add it with `spark.streams.addListener(TxnLogListener(root))`; also over Spark Connect.
 
     `root` and `storage_options` are those of the sink (options `storage.<key>` without the
-    prefix). `transactional_ids` maps a query's name or id to its transactional.id, for queries
-    that do not use the default, the query id. Each report is passed to `on_report`, if given,
-    logged (logger "txnlog", level INFO), and with `registry` or `port` (0: any free port; on the
-    loopback interface) exported to Prometheus, which requires the extra `txnlog[prometheus]`.
-    Raises ConfigError for a root that is not absolute, and for `registry` or `port` without
-    prometheus-client.
+    prefix). Each report is passed to `on_report`, if given, logged (logger "txnlog", level INFO),
+    and with `registry` or `port` (0: any free port; on the loopback interface) exported to
+    Prometheus, which requires the extra `txnlog[prometheus]`. Raises ConfigError for a root that is
+    not absolute, and for `registry` or `port` without prometheus-client.
     """
 
     def __init__(
@@ -60,14 +58,12 @@ class TxnLogListener(StreamingQueryListener):
         root: str,
         storage_options: Mapping[str, str] | None = None,
         *,
-        transactional_ids: Mapping[str, str] | None = None,
         on_report: Callable[[QueryReport], None] | None = None,
         registry: CollectorRegistry | None = None,
         port: int | None = None,
     ) -> None:
         self._root = checked_root(root)
         self._storage_options = dict(checked_types(storage_options))
-        self._transactional_ids = dict(transactional_ids or {})
         self._on_report = on_report
         self._lock = threading.Lock()
         self._history: CommittedTransactions | None = None
@@ -99,7 +95,7 @@ class TxnLogListener(StreamingQueryListener):
     # -- Spark's calls ---------------------------------------------------------------------------
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        self._guarded("onQueryStarted", lambda: self._start(str(event.id), event.name))
+        self._guarded("onQueryStarted", lambda: self._start(str(event.id)))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         self._guarded("onQueryProgress", lambda: self._progress(json.loads(event.progress.json)))
@@ -125,10 +121,10 @@ class TxnLogListener(StreamingQueryListener):
             self._warned.add(key)
             logger.warning("TxnLogListener.%s failed; logged once", where, exc_info=error)
 
-    def _start(self, query_id: str, name: str | None) -> None:
+    def _start(self, query_id: str) -> None:
         """Count from the present state: a restarted query has committed before."""
         with self._lock:
-            history = self._read_history(query_id, name, is_starting=True)
+            history = self._read_history(query_id, is_starting=True)
             if history is not None:
                 committed, newest = history
                 version = newest.version if newest else -1
@@ -137,7 +133,7 @@ class TxnLogListener(StreamingQueryListener):
     def _progress(self, progress: Mapping[str, Any]) -> None:
         query_id = str(progress["id"])
         with self._lock:
-            history = self._read_history(query_id, progress.get("name"))
+            history = self._read_history(query_id)
             query = self._queries.get(query_id)
             if query is None:
                 # Added while the query ran: its newest transaction is the first one counted.
@@ -173,16 +169,14 @@ class TxnLogListener(StreamingQueryListener):
             self._metrics.forget(query.report)
 
     def _read_history(
-        self, query_id: str, name: str | None, *, is_starting: bool = False
+        self, query_id: str, *, is_starting: bool = False
     ) -> tuple[int, CommittedTransaction | None] | None:
         """(number of committed transactions, the newest one); None if the log is unreadable."""
-        ids = self._transactional_ids
-        transactional_id = ids.get(query_id) or ids.get(name or "") or query_id
         try:
             if self._history is None:
                 cluster = Cluster.open(self._root, self._storage_options)
                 self._history = CommittedTransactions(cluster)
-            return self._history.read(transactional_id)
+            return self._history.read(query_id)
         except ConfigError as error:
             if is_starting:
                 # The first query of a new root creates the cluster.

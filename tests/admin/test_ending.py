@@ -89,8 +89,7 @@ def test_fenced_spark_query_is_fenced_in_every_worker(way: str) -> None:
     shared = world()
     driver = process(shared)
     row = query(driver, "run-1")
-    batch = ("q1", LastBatch(batch_id=0))
-    row = driver.coordinator.commit(row, both(driver, "x"), batch=batch)
+    row = driver.coordinator.commit(row, both(driver, "x"), last_batch=LastBatch(batch_id=0))
     client = admin(process(shared))
     if way == "fence":
         fenced = client.fence_producers(["tx"])["tx"].result()
@@ -99,11 +98,11 @@ def test_fenced_spark_query_is_fenced_in_every_worker(way: str) -> None:
     else:
         client.abort_transaction("tx").result()
     with pytest.raises(ProducerFencedError, match="operator.*start it again"):
-        driver.coordinator.commit(row, both(driver, "y"), batch=("q1", LastBatch(batch_id=1)))
+        driver.coordinator.commit(row, both(driver, "y"), last_batch=LastBatch(batch_id=1))
     with pytest.raises(ProducerFencedError, match="operator"):
         query(process(shared), "run-1")
     restarted = query(process(shared), "run-2")
-    assert restarted.owner.batches["q1"].batch_id == 0
+    assert restarted.owner.last_batch == LastBatch(batch_id=0)
     process(shared).coordinator.commit(restarted, both(driver, "z"))
     assert visible(process(shared), "y") == (False, False)
     assert visible(process(shared), "z") == (True, True)

@@ -66,7 +66,7 @@ def columns(text: str) -> list[str]:
 
 
 def test_names_of_spark_queries_are_shown(command: Command) -> None:
-    """The id of a query without a transactional.id is a UUID, which tells people nothing."""
+    """The id of a query is a UUID, which tells people nothing."""
     owner = Owner(run_id="r", query_id="0b5c", query_name="hourly orders")
     command.cluster().coordinator.init_producer_id("0b5c", owner)
     assert command.json("transactions", "list")[0]["QueryName"] == "hourly orders"

@@ -223,9 +223,9 @@ def test_expiry_never_removes_ids_of_streaming_queries() -> None:
     cluster = process(shared)
     owner = Owner(run_id="r", query_id="q", host="h", pid=1)
     row = cluster.coordinator.init_producer_id("tx", owner)
-    cluster.coordinator.commit(row, both(cluster, "x"), batch=("q", LastBatch(batch_id=0)))
+    cluster.coordinator.commit(row, both(cluster, "x"), last_batch=LastBatch(batch_id=0))
     batch_writer = cluster.coordinator.init_producer_id("app", Owner(run_id="w"))
-    cluster.coordinator.commit(batch_writer, batch=("app", LastBatch(batch_id=3)))
+    cluster.coordinator.commit(batch_writer, last_batch=LastBatch(batch_id=3))
     keep(shared, Housekeeper(process(shared), SELDOM), 2 * WEEK_MS)
     assert ids(process(shared)) == ["app", "tx"]
 

@@ -82,10 +82,10 @@ class Query(Actor):
             end={SOURCE: ends},
         )
         txn, row = self.txn, self.row
-        last = self.kind.name, LastBatch(batch_id=self.batch_id, topics=(COPIES,))
+        last = LastBatch(batch_id=self.batch_id, topics=(COPIES,))
 
         def commit() -> None:
-            self.row = coordinator.commit(row, batches, offsets=[offsets], batch=last)
+            self.row = coordinator.commit(row, batches, offsets=[offsets], last_batch=last)
             txn.settle(committed=True)
             self.txn = None
             seen["query: commit"] += 1

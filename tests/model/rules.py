@@ -1,7 +1,5 @@
 """Rules of the protocol that a model can leave out, to see the search find what that breaks."""
 
-REGISTERS_BESIDE = "a run registers beside others that read the same partitions"
-REGISTER_IGNORES_START = "registering does not compare the start with the group's position"
 START_FENCES_NOBODY = "a start fences nobody, and reads at once"
 FETCH_FENCES_NOBODY = "a new owner of partitions fences nobody before it reads"
 FETCHES_ONCE = "a position is not read again after others were fenced"

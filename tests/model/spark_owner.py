@@ -1,10 +1,10 @@
 """Spark queries with deferred publication: steps 0 to 4 of a micro-batch, as spark_sink commits it.
 
 A and B are two runs of one query on one checkpoint, C is a new query of the same group that has
-lost the checkpoint and starts from the committed positions, H is a helper with one read of a
-decided row that may be long out of date, S a sweeper that lets the group forget a holder, R is an
-operator's reset, F an operator's fencing. All of them may stop anywhere, and start at any time.
-Every query copies input offsets 0, 1, ... to each output topic.
+lost the checkpoint and starts from the committed positions under its own query id, H is a helper
+with one read of a decided row that may be long out of date, S a sweeper that lets the group forget
+a holder, R is an operator's reset, F an operator's fencing. All of them may stop anywhere, and
+start at any time. Every query copies input offsets 0, 1, ... to each output topic.
 """
 
 from __future__ import annotations
@@ -64,18 +64,16 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """One process: a run of a query, under the transactional.id of that number."""
+    """One process: a run of a query, whose id is the transactional.id of that number."""
 
     name: str
     query: int = 0
-    which: int = 0
 
 
 class SparkOwner:
     """The model; `actors` is a string of the letters of A, B, C, H, S, R, F that take part.
 
     `grouped`: the source offsets are committed with the output; without them C makes no sense.
-    `own_ids`: C has a transactional.id of its own. `edited_id`: B has, on A's checkpoint.
     """
 
     def __init__(
@@ -84,15 +82,12 @@ class SparkOwner:
         *,
         batches: int = 1,
         grouped: bool = True,
-        own_ids: bool = False,
-        edited_id: bool = False,
         lost_replies: bool = False,
         topics: tuple[str, ...] = ("x", "y"),
         broken: frozenset[str] = frozenset(),
     ) -> None:
-        ids = ("id0", "id1") if own_ids or edited_id else ("id0",)
-        known = {"B": Actor("B", which=int(edited_id)), "C": Actor("C", 1, which=int(own_ids))}
-        self.actors = tuple(known.get(letter, Actor(letter)) for letter in actors)
+        ids = ("id0", "id1") if "C" in actors else ("id0",)
+        self.actors = tuple(Actor(letter, int(letter == "C")) for letter in actors)
         self.batches = batches
         self.grouped = grouped
         self.lost_replies = lost_replies
@@ -271,14 +266,14 @@ class SparkOwner:
         batch = pc[1]
         start, end, generation = checkpoints[actor.query].offsets[batch]
         if pc[0] == "own":
-            met = self.recovery.meet_prepared(stored, actor.which, pc)
+            met = self.recovery.meet_prepared(stored, actor.query, pc)
             if met is not None:
                 yield "meets PREPARE", stored, checkpoints, met
             wrote = self._init(stored, actor)
             # It may be decided between that reading and this write: then it owns the id beside.
             if wrote.error and met is not None:
                 return
-            beside = self.recovery.meet_prepared(wrote.stored, actor.which, pc)
+            beside = self.recovery.meet_prepared(wrote.stored, actor.query, pc)
             after = DEAD if wrote.error else beside or self._decide(wrote.stored, actor, batch, pc)
             owns = "owns" if wrote.stored == stored else "takes over, and owns"
             note = f"{owns} batch {batch}: {wrote.error or after[0]}"
@@ -289,9 +284,9 @@ class SparkOwner:
             return
         wrote = self._prepare(stored, actor, pc, (start, end, generation))
         done = ("ack", batch)
-        after = self.recovery.meet_prepared(wrote.stored, actor.which, done) or done
+        after = self.recovery.meet_prepared(wrote.stored, actor.query, done) or done
         if wrote.error:
-            row = self.world.row(stored, actor.which)
+            row = self.world.row(stored, actor.query)
             floor = row.owner.floors.get(GROUP, 0) if row is not None else 0
             again = wrote.error == "IllegalGenerationError" and pc[5] < REGISTRATIONS_MAX
             after = ("register", *pc[1:4], floor, pc[5], frozenset()) if again else DEAD
@@ -323,7 +318,7 @@ class SparkOwner:
 
     def _holder(self, actor: Actor, producer_id: int, epoch: int) -> Holder:
         return Holder(
-            transactional_id=self.world.ids[actor.which],
+            transactional_id=self.world.ids[actor.query],
             producer_id=producer_id,
             producer_epoch=epoch,
             run_id=actor.name,
@@ -333,12 +328,12 @@ class SparkOwner:
         owner = Owner(run_id=actor.name, query_id=f"q{actor.query}")
         return self.world.transition(
             stored,
-            actor.which,
+            actor.query,
             ("init", actor.name),
             lambda row: prepare_init(
                 row,
-                transactional_id=self.world.ids[actor.which],
-                new_producer_id=10 + actor.which,
+                transactional_id=self.world.ids[actor.query],
+                new_producer_id=10 + actor.query,
                 owner=owner,
                 timeout_ms=1,
                 now_ms=0,
@@ -347,12 +342,12 @@ class SparkOwner:
 
     def _decide(self, stored: Stored, actor: Actor, batch: int, back: Pc) -> Pc:
         """What commit_micro_batch does with the row that it owns now."""
-        row = self.world.row(stored, actor.which)
+        row = self.world.row(stored, actor.query)
         assert row is not None
         if not row.state.is_idle:
             return back
         try:
-            done = is_committed(row, query_id=f"q{actor.query}", batch_id=batch, digest="")
+            done = is_committed(row, batch_id=batch, digest="")
         except TxnLogError:
             return DEAD
         if done:
@@ -378,17 +373,17 @@ class SparkOwner:
         manifest = Manifest(batches=files, tickets=(carried,) if self.grouped else ())
         last = None
         if FORGET_BATCHES not in self.broken:
-            last = (f"q{actor.query}", LastBatch(batch_id=batch))
+            last = LastBatch(batch_id=batch)
         return self.world.transition(
             stored,
-            actor.which,
+            actor.query,
             ("end", actor.name, batch, epoch, ticket, planned),
             lambda row: prepare_end(
                 row,
                 holder=self._holder(actor, producer_id, epoch),
                 result=TransactionResult.COMMIT,
                 manifest=manifest,
-                batch=last,
+                last_batch=last,
                 now_ms=0,
             ),
         )

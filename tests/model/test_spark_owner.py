@@ -10,8 +10,6 @@ from tests.model.rules import (
     FENCE_FORGETS_RUN,
     FORGETS_BY_OLD_ROW,
     MARKER_WITHOUT_TXN,
-    REGISTER_IGNORES_START,
-    REGISTERS_BESIDE,
     START_FENCES_NOBODY,
 )
 from tests.model.search import assert_breaks, assert_holds
@@ -30,34 +28,25 @@ def test_two_runs_without_a_group_commit_each_batch_once() -> None:
     assert_holds(SparkOwner("ABH", batches=3, grouped=False), states_min=500)
 
 
-def test_two_runs_under_two_transactional_ids_commit_each_batch_once() -> None:
-    """The transactional.id was edited between two runs of one checkpoint (R47, R58)."""
-    assert_holds(SparkOwner("ABH", batches=2, edited_id=True), states_min=1_000)
-
-
 def test_lost_checkpoint_with_the_old_runs_alive_is_exactly_once() -> None:
-    """The old driver dies, or does not die, at any moment of its last batch (R45, R46, R59)."""
-    assert_holds(SparkOwner("ABC"), states_min=20_000)
-
-
-def test_lost_checkpoint_under_another_id_is_exactly_once() -> None:
-    """The new query knows the old one only by the holder in the group's row (R46, R47, R59)."""
-    result = assert_holds(SparkOwner("ABC", own_ids=True), states_min=15_000)
+    """The old driver dies, or does not, at any moment of its last batch. The new query knows the
+    old one only by the holder in the group's row (R45, R46, R47, R59).
+    """
+    result = assert_holds(SparkOwner("ABC"), states_min=15_000)
     assert "C fences id0 ticket 1" in result.labels
 
 
 def test_holder_that_is_over_is_forgotten_without_harm() -> None:
     """A sweeper takes it from the group's row while others register and start (R73)."""
-    result = assert_holds(SparkOwner("ACS", own_ids=True), states_min=1_000)
+    result = assert_holds(SparkOwner("ACS"), states_min=1_000)
     assert "S forgets id0 ticket 1" in result.labels
-    assert_holds(SparkOwner("ABS", edited_id=True), states_min=4_000)
 
 
-def test_run_whose_ticket_was_refused_registers_again() -> None:
-    """Another run on its checkpoint has fenced it, and then commits nothing (R45)."""
-    result = assert_holds(SparkOwner("AB", batches=2, edited_id=True), states_min=3_000)
+def test_run_whose_ticket_was_refused_does_not_get_another() -> None:
+    """The query was started anew; the old run asks again, under its generation (R45)."""
+    result = assert_holds(SparkOwner("AC"), states_min=400)
     assert "A PREPARE: IllegalGenerationError" in result.labels
-    assert "A registers: ticket 3" in result.labels
+    assert "A registers: IllegalGenerationError" in result.labels
 
 
 def test_late_helper_of_a_finished_transaction_changes_nothing() -> None:
@@ -84,12 +73,10 @@ def test_fenced_run_decides_nothing_any_more() -> None:
 @pytest.mark.parametrize(
     ("rule", "model", "what"),
     [
-        (START_FENCES_NOBODY, {"actors": "AC", "own_ids": True}, "twice"),
+        (START_FENCES_NOBODY, {"actors": "AC"}, "twice"),
         (COMPLETE_BEFORE_OFFSETS, {"actors": "AC"}, "position 0"),
-        (FETCH_BEFORE_BUMP, {"actors": "AC", "own_ids": True}, "twice"),
-        (FORGETS_BY_OLD_ROW, {"actors": "ACS", "own_ids": True}, "twice"),
-        (REGISTERS_BESIDE, {"actors": "AB", "edited_id": True}, "twice"),
-        (REGISTER_IGNORES_START, {"actors": "AB", "edited_id": True}, "twice"),
+        (FETCH_BEFORE_BUMP, {"actors": "AC"}, "twice"),
+        (FORGETS_BY_OLD_ROW, {"actors": "ACS"}, "twice"),
         (MARKER_WITHOUT_TXN, {"actors": "AH"}, "moves from offset"),
         (FORGET_BATCHES, {"actors": "AB", "grouped": False}, "twice"),
         (FENCE_FORGETS_RUN, {"actors": "AF", "batches": 2}, "was fenced"),
@@ -108,13 +95,12 @@ def test_search_finds_what_a_missing_rule_breaks(
     "model",
     [
         {"actors": "ABC", "batches": 2},
-        {"actors": "ABCH", "own_ids": True},
+        {"actors": "ABCH"},
         {"actors": "ABCH", "batches": 2},
-        {"actors": "ABCH", "batches": 2, "own_ids": True},
         {"actors": "ABCR"},
-        {"actors": "ACHR", "own_ids": True, "batches": 2},
+        {"actors": "ACHR", "batches": 2},
         {"actors": "AC", "batches": 2, "lost_replies": True},
-        {"actors": "ABC", "own_ids": True, "batches": 3},
+        {"actors": "ABC", "batches": 3},
         {"actors": "ABCF", "batches": 2},
     ],
     ids=str,

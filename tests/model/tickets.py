@@ -10,7 +10,7 @@ land after its death, or lose a reply. Processes are one program with different 
     member   a consumer whose producer has its id before, and registers without a start
     replace  the same as a static member that takes another's seat under its generation
     resume   a new run of the old id, with the generation and position of its checkpoint
-    copy     another id that goes on under the same generation (a copied checkpoint)
+    copy     another id that goes on under the same generation (of the same consumer)
     reset    an operator: begins a generation, fences, then writes offset 0
     plain    commits an offset without a transaction, once no other holder can decide
     reader   asks for the stable offset, without a generation

@@ -42,7 +42,7 @@ class Clients(Transactions):
             flow = ("init", *at.flow)
             yield go(f"init {what}", stored, txn=self.place.decided(row), pc="a", flow=flow)
             return
-        last = row.owner.batches.get("q")
+        last = row.owner.last_batch
         pos = last.batch_id if client.mode == "resume" and last is not None else at.pos
         changes: dict[str, Any] = {"producer_id": row.producer_id, "epoch": row.producer_epoch}
         if REGISTERS_BEFORE_INIT in self.broken and client.mode == "resume":

@@ -221,7 +221,7 @@ class Place:
                 holder=holder_of(txn),
                 result=COMMIT,
                 manifest=manifest,
-                batch=("q", LastBatch(batch_id=txn.end)) if remembers else None,
+                last_batch=LastBatch(batch_id=txn.end) if remembers else None,
                 follows=follows,
                 now_ms=0,
             )

@@ -53,8 +53,7 @@ def row_key(row: Row) -> Hashable:
     if row is None:
         return None
     former = tuple(sorted(row.owner.former_runs))
-    batches = dict(sorted(row.owner.batches.items()))
-    owner = replace(row.owner, fenced=None, former_runs=former, batches=batches)
+    owner = replace(row.owner, fenced=None, former_runs=former)
     return msgspec.json.encode(replace(row, owner=owner))
 
 

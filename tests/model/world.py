@@ -25,8 +25,6 @@ from tests.model.rules import (
     FENCE_FORGETS_RUN,
     MARKER_WITHOUT_TXN,
     ONE_ID_PER_TOPIC,
-    REGISTER_IGNORES_START,
-    REGISTERS_BESIDE,
 )
 from tests.model.search import Pool
 from tests.model.values import (
@@ -309,9 +307,6 @@ class World:
 
         `fenced` are tickets that this call has fenced.
         """
-        if REGISTER_IGNORES_START in self.broken:
-            request = replace_start(request)
-        beside = REGISTERS_BESIDE in self.broken
 
         def decide(table: OffsetsTable, _: int) -> OffsetsCommit | MustFence | int:
             group = table.groups.get(request.group_id)
@@ -327,8 +322,6 @@ class World:
                 return known
             own = [] if group is None else own_holders(group, holder)
             done = fenced | ({one.ticket for one in own} - under_way)
-            if beside and group is not None:
-                done |= {one.ticket for one in group.tickets.holders}
             found = prepare_registration(
                 group,
                 group_id=request.group_id,
@@ -432,8 +425,3 @@ class World:
 
         operation = ("complete", -1 if anyones else row.producer_id, row.txn_epoch)
         return self.transition(stored, which, operation, decide)
-
-
-def replace_start(request: GroupOffsets) -> GroupOffsets:
-    """The request of who does not say where its input begins."""
-    return replace(request, start={})

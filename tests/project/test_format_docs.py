@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-import base64
 import json
 import re
 from collections.abc import Iterator
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +42,6 @@ from txnlog.protocol.metadata import (
     StagedBatch,
     TopicPartitions,
 )
-from txnlog.protocol.query_batches import FILTER_BITS, QUERIES_MAX, remember_batch
 from txnlog.protocol.sightings import Sighting
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.vacuum import RETENTION_PROPERTY, ClockReading
@@ -165,22 +162,6 @@ def test_statistics_are_those_of_the_code() -> None:
     assert encode_stats(2, 0, 2**62) == '{"numRecords":2}'
 
 
-def test_filter_of_forgotten_queries_is_as_described() -> None:
-    """Decoded as the page says, without the code that writes it."""
-    owner = Owner()
-    for number in range(QUERIES_MAX + 1):
-        owner = remember_batch(owner, f"query-{number}", LastBatch(batch_id=0))
-    assert len(owner.batches) == QUERIES_MAX
-    assert [*owner.batches][-1] == f"query-{QUERIES_MAX}"
-    bits = base64.b64decode(owner.forgotten, validate=True)
-    digest = blake2b(b"query-0", digest_size=8).digest()
-    places = {int.from_bytes(digest[at : at + 2], "big") % 8_192 for at in (0, 2, 4, 6)}
-    assert {i for i in range(8 * len(bits)) if bits[i // 8] & 1 << (i % 8)} == places
-    assert f"of {FILTER_BITS:,} bits" in PAGE
-    assert f"committed last at the end; {QUERIES_MAX} are kept" in PAGE
-    assert f"the last {FORMER_RUNS_MAX} runs" in PAGE
-
-
 # -- names -----------------------------------------------------------------------------------------
 
 
@@ -223,6 +204,7 @@ def test_txn_actions_are_those_of_the_code() -> None:
         f"a process reserves {PRODUCER_ID_BLOCK:,} at a time",
         f"a commit of more than {COMMIT_BYTES_MAX >> 20} MiB",
         f"nests deeper than {NESTING_MAX} levels",
+        f"the last {FORMER_RUNS_MAX} runs",
     ],
 )
 def test_number_is_that_of_the_code(sentence: str) -> None:

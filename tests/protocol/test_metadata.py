@@ -36,7 +36,7 @@ ROW = TransactionMetadata(
     timeout_ms=1000,
     partitions=(TopicPartitions(topic="t", topic_id="t-id", partitions=(0, 2)),),
     pending=Manifest(tickets=(a_ticket(),)),
-    owner=Owner(run_id="a", query_id="q", former_runs=("z",), batches={"q": LastBatch(batch_id=4)}),
+    owner=Owner(run_id="a", query_id="q", former_runs=("z",), last_batch=LastBatch(batch_id=4)),
 )
 
 

@@ -90,14 +90,14 @@ def end(
     epoch: int = 0,
     run: str = "a",
     manifest: Manifest | None = None,
-    batch: tuple[str, LastBatch] | None = None,
+    last_batch: LastBatch | None = None,
 ) -> Transition | Done:
     return prepare_end(
         row,
         holder=Holder(transactional_id="id", producer_id=7, producer_epoch=epoch, run_id=run),
         result=result,
         manifest=manifest,
-        batch=batch,
+        last_batch=last_batch,
         now_ms=3,
     )
 
@@ -334,10 +334,10 @@ def test_commit_remembers_the_batch_in_the_same_write() -> None:
     """A crash between the decision and its batch id would repeat the batch (R55)."""
     manifest = Manifest(batches=(staged(),))
     last = LastBatch(batch_id=4, digest="d")
-    row = moved(end(moved(init(None)), COMMIT, manifest=manifest, batch=("q", last)))
-    assert row.owner.batches == {"q": last}
-    successor = moved(init(complete(row), "b", query="q2"))
-    assert successor.owner.batches == {"q": last}
+    row = moved(end(moved(init(None)), COMMIT, manifest=manifest, last_batch=last))
+    assert row.owner.last_batch == last
+    successor = moved(init(complete(row), "b", query=""))
+    assert successor.owner.last_batch == last
 
 
 def test_commit_keeps_the_offsets_named_in_the_row_and_an_abort_moves_none() -> None:
@@ -453,3 +453,6 @@ def test_expiry_forgets_idle_ids_only_and_never_a_querys() -> None:
     assert prepare_expire(ongoing, now_ms=9) == Done(ongoing)
     query = moved(init(None, query="q"))
     assert prepare_expire(query, now_ms=9) == Done(query)
+    last = Owner(run_id="a", last_batch=LastBatch(batch_id=0))
+    of_producer = replace(query, owner=last)
+    assert prepare_expire(of_producer, now_ms=9) == Done(of_producer), "a replay must find it"

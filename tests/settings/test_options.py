@@ -93,6 +93,8 @@ def test_kafkas_client_settings_are_all_taken(operation: str) -> None:
     """A job must not fail because a broker setting looks like one of ours."""
     raw = {f"kafka.{name}": "1" for name in KAFKA_SETTINGS.split()}
     raw["kafka.compression.type"] = "lz4"
+    if operation == "writeStream":
+        del raw["kafka.transactional.id"]  # it is refused
     parsed = parse_options({**ROOT, **raw}, operation)  # type: ignore[arg-type]
     assert "kafka.bootstrap.servers" in parsed.ignored
 
@@ -146,7 +148,7 @@ def test_duration_is_15_minutes_by_default() -> None:
     [
         ("subscibe", "readStream", "subscribe"),
         ("startingOffset", "read", "startingOffsets"),
-        ("transactionalid", "writeStream", "transactional.id"),
+        ("transactionalid", "write", "transactional.id"),
         ("txnlog.rot", "read", "txnlog.root"),
         ("kafka.isolation.leve", "readStream", "kafka.isolation.level"),
         ("kafka.subscribe", "readStream", "subscribe"),
@@ -176,6 +178,18 @@ def test_option_of_another_operation_is_refused_naming_the_operation() -> None:
     """A topic option on a read would look like a subscription (R60)."""
     with pytest.raises(ConfigError, match="topic is for write and writeStream"):
         parse_options({**ROOT, "topic": "t"}, "read")
+
+
+@pytest.mark.parametrize("name", ["transactional.id", "kafka.transactional.id"])
+def test_transactional_id_of_a_stream_is_refused_with_what_fences_by_name(name: str) -> None:
+    """Ignored, it would fence nobody: two queries of that name would both write (R58, R60)."""
+    with pytest.raises(ConfigError, match=r"query's transactional\.id is its query id.*group\.id"):
+        parse_options({**ROOT, name: "copier"}, "writeStream")
+    assert parse_options({**ROOT, name: "copier"}, "write").text("transactional.id") == "copier"
+    assert (
+        "kafka.transactional.id"
+        in parse_options({**ROOT, "kafka.transactional.id": "copier"}, "readStream").ignored
+    )
 
 
 def test_trigger_options_of_a_batch_are_ignored_as_in_kafka() -> None:

@@ -142,24 +142,6 @@ def test_prepared_batch_of_another_run_is_finished_and_the_query_continues(
     lab.check(3 * BATCH)
 
 
-def test_restart_under_another_id_repeats_nothing(lab: Lab, failpoint: Failpoint) -> None:
-    """The option transactional.id was changed, or left out: the replayed batch came twice (R54).
-
-    Once the batch is committed but not logged by Spark, once it is decided and not yet published.
-    """
-    lab.feed(0, 2 * BATCH)
-    lab.run(batch_records=BATCH, transactional_id="before")
-    lab.forget_batch("commits", 1)
-    lab.feed(2 * BATCH, 3 * BATCH)
-    lab.run(transactional_id="after")
-    lab.check(3 * BATCH)
-    lab.feed(3 * BATCH, 4 * BATCH)
-    killed(lab, failpoint, "prepare_commit.after", transactional_id="after")
-    assert lab.values() == list(range(3 * BATCH))
-    lab.run()
-    lab.check(4 * BATCH)
-
-
 def test_group_added_at_a_restart_that_replays_a_batch_continues(
     lab: Lab, failpoint: Failpoint
 ) -> None:

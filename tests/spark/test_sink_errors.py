@@ -230,11 +230,20 @@ def test_damaged_topic_log_is_named_with_its_cause_and_nothing_is_lost(lab: Lab)
     lab.check(2 * COUNT)
 
 
-def test_unknown_option_of_the_sink_is_refused_before_anything_runs(lab: Lab) -> None:
-    """A misspelt option that is silently ignored is noticed only in production (R60)."""
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("num_partition", ("num.partition", "Did you mean num.partitions")),
+        ("transactional_id", ("transactional.id is not for writeStream", "what group.id does")),
+    ],
+)
+def test_option_that_the_sink_does_not_take_is_refused_before_anything_runs(
+    lab: Lab, option: str, expected: tuple[str, str]
+) -> None:
+    """An option that is silently ignored is noticed only in production (R60)."""
     lab.feed(0, 3)
     frame = pipeline.split(pipeline.numbers(lab.spark, lab.root))
-    query = pipeline.writer(frame, lab.root, lab.checkpoint, transactional_ids="x")
+    query = pipeline.writer(frame, lab.root, lab.checkpoint, **{option: "x"})
     message = failure_of(lambda: pipeline.run(query.start()))
-    check_readable(message, ("transactional.ids", "Did you mean transactional.id"))
+    check_readable(message, expected)
     assert lab.values() == []

@@ -86,19 +86,15 @@ def test_keys_go_where_kafka_puts_them_and_rows_without_stick(
     assert len({row.partition for row in read(spark, tmp_path, "bare")}) == 1
 
 
-def test_transactional_id_and_timeout_are_those_of_the_options(lab: Lab) -> None:
-    """An operator finds the query under its configured id; kafka.<name> has the same effect."""
+def test_row_of_a_query_is_at_its_id_with_its_name_and_timeout(lab: Lab) -> None:
+    """An operator finds the query by its name; kafka.<name> has the same effect."""
     lab.feed(0, 10)
-    query = lab.run(
-        kafka_transactional_id="splitter", transaction_timeout_ms=30_000, queryName="split numbers"
-    )
+    query = lab.run(kafka_transaction_timeout_ms=30_000, queryName="split numbers")
     lab.check(10)
-    coordinator = Cluster.open(str(lab.root)).coordinator
-    row = coordinator.describe("splitter")
+    row = Cluster.open(str(lab.root)).coordinator.describe(query.id)
     assert row is not None
     assert (row.owner.query_id, row.timeout_ms) == (query.id, 30_000)
     assert row.owner.query_name == "split numbers"
-    assert coordinator.describe(query.id) is None
 
 
 def test_timeout_above_the_highest_is_refused_with_both(lab: Lab) -> None:

@@ -154,15 +154,6 @@ def test_reports_count_transactions_since_the_start_of_the_query(tmp_path: Path)
     assert listener.latest == {QUERY: second}
 
 
-def test_query_is_found_under_its_transactional_id(tmp_path: Path) -> None:
-    """An id set on the sink is set here, too, by the query's name or id."""
-    listener = TxnLogListener(str(tmp_path), transactional_ids={"copy": "copier"})
-    start(listener, "copy")
-    commit(tmp_path, 0, **{"transactional.id": "copier"})
-    send_progress(listener, 0, 1, 1, name="copy")
-    assert listener.latest[QUERY].transactions == 1
-
-
 def test_listener_that_is_added_to_a_running_query_counts_from_its_newest(tmp_path: Path) -> None:
     """It has not received the query's start event."""
     for batch_id in range(3):

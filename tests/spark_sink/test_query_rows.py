@@ -1,4 +1,4 @@
-"""A query restarted under another transactional.id: its last batch is found, its old run stopped.
+"""The row of a streaming query: its last batch is found by any run, a former run is stopped (D10).
 
 Drivers over one shared memory store, each with its own memory. The sink's own steps run; only
 Spark is left out.
@@ -21,6 +21,7 @@ from tests.coordinator.processes import (
     ERRORS,
     faults,
     outcome_of,
+    owned,
     planned,
     process,
     recover,
@@ -30,38 +31,33 @@ from tests.coordinator.processes import (
 from txnlog.cluster import Cluster
 from txnlog.coordinator.phases import Phases
 from txnlog.errors import CheckpointError, ProducerFencedError
-from txnlog.protocol.micro_batches import newest_row
-from txnlog.protocol.transitions import Transition, prepare_expire
 from txnlog.settings.options import parse_options
 from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import read_committed
 
 QUERY = "query"
+OPTIONS = parse_options({"path": "/memory", "topic": "orders"}, "writeStream")
 
 
 @dataclass
 class Driver:
-    """One run of the query, under its own transactional.id; "" is the default."""
+    """One run of the query, on its checkpoint."""
 
     cluster: Cluster
     run: str
-    id: str
 
     @classmethod
-    def of(cls, shared: SharedMemory, run: str, transactional_id: str = "") -> Driver:
-        return cls(process(shared), run, transactional_id)
+    def of(cls, shared: SharedMemory, run: str) -> Driver:
+        return cls(process(shared), run)
 
     def commit(self, batch_id: int) -> bool:
-        batch = staged(self.cluster, "orders", f"{batch_id}.{self.run}")
-        return self.commit_staged(StagedTask(0, (batch,), QUERY, self.run, batch_id))
+        return self.commit_staged(self.stage(batch_id))
 
     def commit_staged(self, task: StagedTask) -> bool:
-        chosen = {"transactional.id": self.id} if self.id else {}
-        options = parse_options({"path": "/memory", "topic": "orders", **chosen}, "writeStream")
-        ended = commit_once(self.cluster, options, [task], task.batch_id, Phases())
-        if ended is not None:
-            self.cluster.coordinator.complete(ended)
-        return ended is not None
+        row = commit_once(self.cluster, OPTIONS, [task], task.batch_id, Phases())
+        if row is not None and row.state.is_prepared:
+            self.cluster.coordinator.complete(row)
+        return row is not None
 
     def stage(self, batch_id: int) -> StagedTask:
         batch = staged(self.cluster, "orders", f"{batch_id}.{self.run}")
@@ -75,54 +71,50 @@ def committed(shared: SharedMemory) -> list[str]:
     return sorted(path.split("-", 2)[2].removesuffix(".parquet") for path in paths)
 
 
-@pytest.mark.parametrize(("before", "after"), [("a", "b"), ("", "b"), ("a", "")])
-def test_replay_under_another_id_is_skipped(before: str, after: str) -> None:
-    """The memory of (query id, batch id) was kept per id: the replayed batch came twice (R54)."""
+def test_replay_by_a_new_run_is_skipped() -> None:
+    """Spark lost commits/1: the query's row, at its id, has the batch (R54, R55)."""
     shared = world()
-    first = Driver.of(shared, "r1", before)
+    first = Driver.of(shared, "r1")
     assert first.commit(0)
     assert first.commit(1)
-    second = Driver.of(shared, "r2", after)
-    assert not second.commit(1), "Spark lost commits/1"
+    second = Driver.of(shared, "r2")
+    assert not second.commit(1)
     assert second.commit(2)
     assert committed(shared) == ["0.r1", "1.r1", "2.r2"]
     with pytest.raises(CheckpointError, match="old copy"):
-        Driver.of(shared, "r3", "c").commit(1)
-    assert not Driver.of(shared, "r3", "c").commit(2)
+        Driver.of(shared, "r3").commit(1)
+    assert not Driver.of(shared, "r3").commit(2)
     recover(shared)
 
 
-def test_old_run_under_the_old_id_is_fenced() -> None:
-    """A driver still running under the old id would commit the next batch a second time (R58)."""
+def test_former_run_is_fenced_in_every_worker() -> None:
+    """A driver still running would commit the next batch a second time (R58)."""
     shared = world()
-    old = Driver.of(shared, "r1", "a")
+    old = Driver.of(shared, "r1")
     assert old.commit(0)
-    assert Driver.of(shared, "r2", "b").commit(1)
+    assert Driver.of(shared, "r2").commit(1)
     with pytest.raises(CheckpointError):
-        Driver.of(shared, "r1", "a").commit(0)
-    for worker in (old, Driver.of(shared, "r1", "a")):
-        with pytest.raises(ProducerFencedError, match="transactional.id 'b'"):
+        Driver.of(shared, "r1").commit(0)
+    for worker in (old, Driver.of(shared, "r1")):
+        with pytest.raises(ProducerFencedError, match="by a newer start.*another driver") as fenced:
             worker.commit(2)
+        assert "of its own" not in str(fenced.value), "a query has no other transactional.id"
     assert committed(shared) == ["0.r1", "1.r2"]
 
 
-def test_rows_of_former_ids_can_expire_and_the_newest_never() -> None:
-    """An id per start would leave a row per start for ever; batch ids must outlive them (R35)."""
+def test_producer_under_the_id_of_a_query_leaves_its_last_batch() -> None:
+    """Whoever owned the row meanwhile, the query's replay must be found in it (R55)."""
     shared = world()
-    for number in range(6):
-        assert Driver.of(shared, f"r{number}", f"id-{number}").commit(number)
-    cluster = process(shared)
-    rows = {}
-    for shard in range(cluster.shards):
-        cluster.shard(shard).refresh()
-        rows.update(cluster.shard(shard).view.rows)
-    expiring = {
-        name for name, row in rows.items() if isinstance(prepare_expire(row, now_ms=0), Transition)
-    }
-    assert expiring == {f"id-{number}" for number in range(4)}
-    newest = newest_row(rows.values(), QUERY)
-    assert newest is not None
-    assert (newest.transactional_id, newest.owner.batches[QUERY].batch_id) == ("id-5", 5)
+    assert Driver.of(shared, "r1").commit(3)
+    producer = process(shared)
+    row = owned(producer, "p", tid=QUERY)
+    producer.coordinator.commit(row, [staged(producer, "orders", "9.p")])
+    with pytest.raises(ProducerFencedError):
+        Driver.of(shared, "r1").commit(4)
+    again = Driver.of(shared, "r2")
+    assert not again.commit(3)
+    assert again.commit(4)
+    assert committed(shared) == ["3.r1", "4.r2", "9.p"]
 
 
 def at_call(cluster: Cluster, number: int, act: Callable[[], object]) -> None:
@@ -145,15 +137,14 @@ def calls_of(prepare: Callable[[], tuple[Driver, StagedTask]]) -> int:
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["first-batch", "later-batch"])
-def test_two_drivers_under_two_ids_commit_a_batch_once(is_first: bool, some: Some[Any]) -> None:
+def test_two_drivers_of_a_query_commit_a_batch_once(is_first: bool, some: Some[Any]) -> None:
     """Old and new driver meet at each step of the old one: also while it is being decided (R58).
 
-    The new one does all its work before each storage call of the old one. Where each has fenced the
-    other, the next start continues.
+    The new one does all its work before each storage call of the old one.
     """
 
     def begin(shared: SharedMemory) -> tuple[Driver, StagedTask]:
-        old = Driver.of(shared, "r1", "a")
+        old = Driver.of(shared, "r1")
         if not is_first:
             assert old.commit(0)
         return old, old.stage(1)
@@ -162,7 +153,7 @@ def test_two_drivers_under_two_ids_commit_a_batch_once(is_first: bool, some: Som
     for number in some(range(calls_of(lambda: begin(world())))):
         shared = world()
         old, task = begin(shared)
-        new = Driver.of(shared, "r2", "b")
+        new = Driver.of(shared, "r2")
         results: dict[str, str] = {}
         at_call(
             old.cluster,
@@ -177,7 +168,7 @@ def test_two_drivers_under_two_ids_commit_a_batch_once(is_first: bool, some: Som
         winners.add(ones[0])
         assert results["old"] in ("done", "ProducerFencedError", "InvalidProducerEpochError")
         outcomes = [outcome_of(lambda d=driver: d.commit(2)) for driver in (old, new)]
-        Driver.of(shared, "r3", "a").commit(2)
+        outcome_of(lambda s=shared: Driver.of(s, "r3").commit(2))
         twos = [name for name in committed(shared) if name.startswith("2.")]
         assert len(twos) == 1, f"call {number}: {results}, {outcomes}: {committed(shared)}"
     assert winners == {"1.r1", "1.r2"}
@@ -186,30 +177,30 @@ def test_two_drivers_under_two_ids_commit_a_batch_once(is_first: bool, some: Som
 def test_old_run_that_decides_while_the_new_one_starts_is_finished_and_fenced(
     some: Some[Any],
 ) -> None:
-    """Between read and stop the old run decides a batch and dies, or is suspended (R36, R58)."""
+    """While a new run starts the old one decides a batch and dies, or is suspended (R36, R58)."""
 
     def dies_at_its_marker(verb: str, path: str) -> Fault:
         is_marker = verb == "put" and path.startswith("orders/_delta_log")
         return Fault.CRASH_BEFORE if is_marker else Fault.NONE
 
     def begin(shared: SharedMemory) -> tuple[Driver, StagedTask]:
-        assert Driver.of(shared, "r1", "a").commit(0)
-        new = Driver.of(shared, "r2", "b")
+        assert Driver.of(shared, "r1").commit(0)
+        new = Driver.of(shared, "r2")
         return new, new.stage(1)
 
     decided = set()
     for number in some(range(calls_of(lambda: begin(world())))):
         shared = world()
         new, task = begin(shared)
-        old = Driver.of(shared, "r1", "a")
+        old = Driver.of(shared, "r1")
         mine = old.stage(1)
         faults(old.cluster).plan = dies_at_its_marker
         at_call(new.cluster, number, lambda o=old, t=mine: outcome_of(lambda: o.commit_staged(t)))
         outcome = outcome_of(lambda n=new, t=task: n.commit_staged(t))
         faults(new.cluster).plan = lambda verb, path: Fault.NONE
-        assert outcome in ("done", "ProducerFencedError"), f"call {number}"
-        Driver.of(shared, "r3", "b").commit(2)
-        assert outcome_of(lambda s=shared: Driver.of(s, "r1", "a").commit(3)) != "done"
+        assert outcome == "done", f"call {number}"
+        Driver.of(shared, "r3").commit(2)
+        assert outcome_of(lambda s=shared: Driver.of(s, "r1").commit(3)) != "done"
         found = committed(shared)
         assert len([name for name in found if name.startswith("1.")]) == 1, f"{number}: {found}"
         decided.add(found[1])
@@ -217,12 +208,12 @@ def test_old_run_that_decides_while_the_new_one_starts_is_finished_and_fenced(
     assert decided == {"1.r1", "1.r2"}
 
 
-def test_restart_under_another_id_after_a_crash_at_any_call_commits_once(some: Some[Any]) -> None:
+def test_restart_after_a_crash_at_any_call_commits_once(some: Some[Any]) -> None:
     """The old driver dies, or gets an error, at each storage call; nothing sweeps (R36, R54)."""
 
     def begin(shared: SharedMemory) -> tuple[Driver, StagedTask]:
-        assert Driver.of(shared, "r0", "z").commit(0)
-        old = Driver.of(shared, "r1", "a")
+        assert Driver.of(shared, "r0").commit(0)
+        old = Driver.of(shared, "r1")
         return old, old.stage(1)
 
     results = set()
@@ -233,48 +224,41 @@ def test_restart_under_another_id_after_a_crash_at_any_call_commits_once(some: S
             with planned(old.cluster, {number: fault}):
                 outcome = outcome_of(lambda o=old, t=task: o.commit_staged(t))
             shared.land_late()
-            is_new = Driver.of(shared, "r2", "b").commit(1)
+            is_new = Driver.of(shared, "r2").commit(1)
             assert committed(shared) == ["0.r0", "1.r2" if is_new else "1.r1"], f"{fault} {number}"
             assert outcome != "done" or not is_new
             results.add(is_new)
             recover(shared)
-            assert Driver.of(shared, "r3", "z").commit(2)
+            assert Driver.of(shared, "r3").commit(2)
     assert results == {True, False}
 
 
-def test_only_the_first_batch_of_a_run_reads_all_shards(tmp_path: Path) -> None:
-    """Reading all rows per micro-batch would cost more with every id that ever existed."""
+def test_run_touches_only_the_shard_of_its_query() -> None:
+    """Reading all rows at a start would cost more with every id that ever existed (D10)."""
     shared = world()
-    driver = Driver.of(shared, "r1", "a")
-    assert driver.commit(0)
-    shard = driver.cluster.shard_of("a")
-    task = driver.stage(1)
-    others = []
+    for other in range(8):
+        owned(process(shared), "p", tid=f"other-{other}")
+    assert len(process(shared).existing_shards()) == 2
+    driver = Driver.of(shared, "r1")
+    mine = f"__transaction_state-{driver.cluster.shard_of(QUERY)}/"
+    task, others = driver.stage(0), []
 
     def plan(verb: str, path: str) -> Fault:
-        if path.startswith("__transaction_state-") and not path.startswith(
-            f"__transaction_state-{shard}/"
-        ):
+        if path.startswith("__transaction_state-") and not path.startswith(mine):
             others.append(path)
         return Fault.NONE
 
     faults(driver.cluster).plan = plan
     assert driver.commit_staged(task)
     assert not others
-    # A new worker of the same run reads it from the row.
-    again = Driver.of(shared, "r1", "a")
-    again.cluster.coordinator.describe("a")
-    faults(again.cluster).plan = plan
-    assert again.commit(2)
-    assert not others
 
 
-def test_sink_itself_finds_the_batch_under_another_id(tmp_path: Path) -> None:
+def test_sink_itself_finds_the_batch_of_a_former_run(tmp_path: Path) -> None:
     """The whole of commit_micro_batch, on a disk."""
     cluster = Cluster.open(str(tmp_path), create=True)
     cluster.create_topic("orders", partitions=2)
-    for run, chosen in (("r1", {"transactional.id": "a"}), ("r2", {})):
-        options = parse_options({"path": str(tmp_path), "topic": "orders", **chosen}, "writeStream")
+    options = parse_options({"path": str(tmp_path), "topic": "orders"}, "writeStream")
+    for run in ("r1", "r2"):
         batch = staged(cluster, "orders", run)
         commit_micro_batch(options, [StagedTask(0, (batch,), QUERY, run, 3)], 3)
     live = Cluster.open(str(tmp_path)).topic("orders").view.by_path

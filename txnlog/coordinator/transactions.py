@@ -215,7 +215,7 @@ class TransactionCoordinator:
         batches: Sequence[StagedBatch] | Staging = (),
         *,
         offsets: Sequence[GroupOffsets] = (),
-        batch: tuple[str, LastBatch] | None = None,
+        last_batch: LastBatch | None = None,
         phases: Phases | None = None,
         read: TopicsRead | None = None,
     ) -> TransactionMetadata:
@@ -223,9 +223,9 @@ class TransactionCoordinator:
 
         Returns the row afterwards, which another owner may have taken: PREPARE_COMMIT, with its
         COMPLETE left. As `row` of the next commit it is completed by the write of that decision;
-        any other call completes it first. `batch` is the micro-batch of a streaming query, recorded
-        with the decision; `phases` measures the times; `read` are all topics of the batches if they
-        were just read. Before the decision, raises what fences or refuses the transaction. An error
+        any other call completes it first. `last_batch` of a streaming query is recorded with the
+        decision; `phases` measures the times; `read` are all topics of the batches if they were
+        just read. Before the decision, raises what fences or refuses the transaction. An error
         after it has `decided` in its context: a repeated call writes what is missing, or any other
         process does.
         """
@@ -258,7 +258,7 @@ class TransactionCoordinator:
         def end(tickets: tuple[GroupTicket, ...]) -> TransactionMetadata:
             manifest = Manifest(batches=tuple(staged), tickets=tickets)
             commit = TransactionResult.COMMIT
-            return self._end(row, commit, measured, manifest, batch, fresh, former)
+            return self._end(row, commit, measured, manifest, last_batch, fresh, former)
 
         return self._under(tickets, row, offsets, end)
 
@@ -303,7 +303,7 @@ class TransactionCoordinator:
         result: TransactionResult,
         phases: Phases,
         manifest: Manifest | None = None,
-        batch: tuple[str, LastBatch] | None = None,
+        last_batch: LastBatch | None = None,
         fresh: Sequence[StagedBatch] = (),
         former: TransactionMetadata | None = None,
     ) -> TransactionMetadata:
@@ -316,7 +316,7 @@ class TransactionCoordinator:
                 holder=row.holder,
                 result=result,
                 manifest=manifest,
-                batch=batch,
+                last_batch=last_batch,
                 txn_epoch=ending,
                 follows=None if former is None else former.transaction,
                 markers=markers_for(self._root, row, manifest or Manifest()),

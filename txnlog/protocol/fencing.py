@@ -33,6 +33,8 @@ def fenced(row: TransactionMetadata, who: str) -> ProducerFencedError:
     """The error for a fenced run: who owns the id now, who fenced it and when."""
     now = f"it is owned by {row.owner.describe()}"
     advice = "Stop this one, or give it a transactional.id of its own."
+    if row.owner.query_id:
+        advice = "Stop this one: another driver runs the query."
     if row.owner.run_id in row.owner.former_runs:
         now = "its owner was fenced, and it has no new owner yet,"
         advice = "Close this one, and start it again."
@@ -207,8 +209,7 @@ def taken_over(former: Owner, new_owner: Owner, *, now_ms: int, reason: str) -> 
     return replace(
         new_owner,
         former_runs=former.former_runs if is_same else add_former_run(former),
-        batches=former.batches,
-        forgotten=former.forgotten,
+        last_batch=former.last_batch,
         floors=former.floors if is_same else {},
         fenced=Fenced(by=new_owner.describe(), at_ms=now_ms, reason=reason),
         since_ms=now_ms,

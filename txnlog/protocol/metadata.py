@@ -124,14 +124,12 @@ class Manifest(JsonObject, frozen=True, kw_only=True):
 class LastBatch(JsonObject, frozen=True, kw_only=True):
     """The newest micro-batch a streaming query committed.
 
-    `digest` is that of `offsets/<batch_id>` in the query's checkpoint, "" if it was unreadable;
-    `run_id` is the run that committed the batch.
+    `digest` is that of `offsets/<batch_id>` in the query's checkpoint, "" if it was unreadable.
     """
 
     batch_id: Int64
     digest: str = ""
     topics: tuple[str, ...] = ()
-    run_id: str = ""
 
 
 class Fenced(JsonObject, frozen=True, kw_only=True):
@@ -145,10 +143,9 @@ class Fenced(JsonObject, frozen=True, kw_only=True):
 class Owner(JsonObject, frozen=True, kw_only=True):
     """Who writes under a transactional.id: one run of a Spark query, or one producer session.
 
-    `former_runs` are the last fenced runs. `batches` maps query id -> LastBatch, the query that
-    committed last at the end; `forgotten` is a filter of older queries, see
-    txnlog.protocol.query_batches. `floors`: group id -> the lowest ticket that may commit offsets
-    of it. `since_ms` is when it became the owner, by its wall clock (-1: unknown).
+    `former_runs` are the last fenced runs. `last_batch` is that of the query whose id the
+    transactional.id is: it outlives every owner. `floors`: group id -> the lowest ticket that may
+    commit offsets of it. `since_ms` is when it became the owner, by its wall clock (-1: unknown).
     """
 
     run_id: str = ""
@@ -158,8 +155,7 @@ class Owner(JsonObject, frozen=True, kw_only=True):
     pid: Int64 = 0
     one_off: bool = False
     former_runs: tuple[str, ...] = ()
-    batches: dict[str, LastBatch] = msgspec.field(default_factory=dict)
-    forgotten: str = ""
+    last_batch: LastBatch | None = None
     floors: dict[str, Int64] = msgspec.field(default_factory=dict)
     fenced: Fenced | None = None
     since_ms: Int64 = -1

@@ -44,7 +44,6 @@ from txnlog.protocol.metadata import (
     merge_partitions,
     merge_tickets,
 )
-from txnlog.protocol.query_batches import remember_batch
 from txnlog.protocol.states import VALID_PREVIOUS, TransactionResult, TransactionState
 
 TIMEOUT_MS_DEFAULT = 60_000
@@ -197,7 +196,7 @@ def prepare_end(
     holder: Holder,
     result: TransactionResult,
     manifest: Manifest | None = None,
-    batch: tuple[str, LastBatch] | None = None,
+    last_batch: LastBatch | None = None,
     txn_epoch: int | None = None,
     follows: ProducerIdAndEpoch | None = None,
     markers: Mapping[str, int] = {},
@@ -206,7 +205,7 @@ def prepare_end(
     """EndTxn: decide the transaction of this epoch; PREPARE_* is the point of no return (R31).
 
     A deferred transaction goes straight from an idle state to PREPARE_COMMIT with its `manifest`; a
-    deferred abort needs no write. `batch` (query id, LastBatch) is recorded in the same write.
+    deferred abort needs no write. `last_batch` of a streaming query is recorded in the same write.
     `txn_epoch` is given if it is not the holder's, for a transaction prepared by a former owner.
     `follows` is the holder's transaction before, whose markers it has seen land: its COMPLETE and
     this decision are one write. `markers` are of all tables that a commit will write. Raises as
@@ -244,7 +243,7 @@ def prepare_end(
         now_ms,
         txn_epoch=ending,
         pending=pending,
-        owner=row.owner if batch is None else remember_batch(row.owner, *batch),
+        owner=row.owner if last_batch is None else replace(row.owner, last_batch=last_batch),
         partitions=row.partitions if ongoing else (),
         started_ms=row.started_ms if ongoing else now_ms,
     )
@@ -398,7 +397,7 @@ def prepare_expire(row: TransactionMetadata | None, *, now_ms: int) -> Transitio
     """Expire an idle id (R35); rows of a streaming query never expire."""
     if row is None or not row.state.is_idle:
         return Done(row)
-    if row.owner.query_id or row.owner.batches or row.owner.forgotten:
+    if row.owner.query_id or row.owner.last_batch is not None:
         return Done(row)
     return _transition(row, "EXPIRE TRANSACTIONAL ID", TransactionState.DEAD, now_ms)
 

@@ -261,6 +261,7 @@ def _find(key: str, operation: Operation) -> Option | None:
         raise _unknown(key, operation)
     if operation in option.ignored_in:
         return None
+    _check_refused(option, operation)
     if operation not in option.applies_to:
         raise ConfigError(
             f"Option {option.name} is for {_listed(option.applies_to | option.ignored_in)}, not "
@@ -270,9 +271,19 @@ def _find(key: str, operation: Operation) -> Option | None:
     return option
 
 
+def _check_refused(option: Option, operation: Operation) -> None:
+    """Also with the prefix kafka., where a job that moved over would lose what the option does."""
+    if why := option.refused_in.get(operation):
+        raise ConfigError(
+            f"Option {option.name} is not for {operation} of format txnlog: {why}",
+            option=option.name,
+        )
+
+
 def _find_kafka(key: str, name: str, operation: Operation) -> Option | None:
     option = BY_NAME.get(name)
     if option is not None and option.kafka:
+        _check_refused(option, operation)
         return option if operation in option.applies_to else None
     if name in NOT_SUPPORTED:
         raise ConfigError(

@@ -6,7 +6,7 @@ Parsing, error messages and docs/options.md (txnlog.settings.docs) are all made 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from txnlog.protocol.transitions import TIMEOUT_MS_DEFAULT
@@ -53,8 +53,9 @@ class Option:
     """One row of the table.
 
     `applies_to` holds the operations that use it, `ignored_in` those that accept and ignore it.
-    With `kafka` the name is also accepted with the prefix `kafka.`; `default_text` is the default
-    as a user would write it, where that differs from `default`.
+    `refused_in` says why another one refuses it. With `kafka` the name is also accepted with the
+    prefix `kafka.`; `default_text` is the default as a user would write it, where that differs from
+    `default`.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Option:
     doc: str
     applies_to: frozenset[str]
     ignored_in: frozenset[str] = frozenset()
+    refused_in: Mapping[str, str] = field(default_factory=dict)
     default: Value = None
     default_text: str | None = None
     kafka: bool = False
@@ -250,12 +252,15 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option(
         name="transactional.id",
         parse=identifier,
-        applies_to=WRITES,
+        applies_to=frozenset({"write"}),
+        refused_in={
+            "writeStream": "a query's transactional.id is its query id, and fencing by name is "
+            "what group.id does; leave it out."
+        },
         kafka=True,
-        default_text="the id of the streaming query",
-        doc="Transactional id. Two queries that run at the same time need different ones. A query "
-        "may be restarted under another one: a replay of its last batch is recognised, and its "
-        "old run is fenced.",
+        doc="The name of a writer: a write fences an older one of that name that still runs. "
+        "Without it each write has an id of its own. On a stream it is an error: a query's "
+        "transactional.id is its query id, and fencing by name is what `group.id` does.",
     ),
     Option(
         name="transaction.timeout.ms",

@@ -149,7 +149,8 @@ def check_gone(
         if topic_id:
             known[topic] = f"producer {producer_id} wrote to it"
     for row in rows:
-        named = {*row.topics, *(t for one in row.owner.batches.values() for t in one.topics)}
+        last = row.owner.last_batch
+        named = {*row.topics, *(last.topics if last is not None else ())}
         known |= dict.fromkeys(named, f"{row.transactional_id!r} wrote to it")
     for group_id, group in groups.items():
         assigned = {topic for topics in group.assignment.values() for topic in topics}
