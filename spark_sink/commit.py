@@ -77,7 +77,7 @@ def _complete(cluster: Cluster, row: TransactionMetadata | None, phases: Phases)
 
     An error of the former is logged: who comes next, or a sweeper, completes what is decided.
     """
-    retries, what = cluster.store.retries, "Completing a micro-batch that is committed"
+    retries, what = cluster.store.retries, "Completing a transaction that is committed"
     try:
         if row is not None and row.state.is_prepared:
             cluster.coordinator.complete(row, phases=phases)
@@ -203,7 +203,8 @@ def commit_batch_write(options: Options, tasks: Sequence[StagedTask]) -> None:
         row = cluster.coordinator.init_producer_id(
             transactional_id, owner, timeout_ms=options.number("transaction.timeout.ms") or 0
         )
-    cluster.coordinator.commit(row, batches, phases=phases)
+    committed = cluster.coordinator.commit(row, batches, phases=phases)
+    _complete(cluster, committed, phases)
     _log("Batch write of transactional.id %s", (transactional_id,), phases)
 
 
