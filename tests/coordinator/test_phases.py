@@ -165,7 +165,6 @@ def test_helper_that_finishes_a_transaction_records_no_times(tmp_path: Path) -> 
             holder=row.holder,
             result=TransactionResult.COMMIT,
             manifest=Manifest(),
-            batch=None,
             now_ms=1,
         ),
     )
