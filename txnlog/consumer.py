@@ -216,6 +216,12 @@ class Consumer(ClosedAtTheEnd):
         if num_messages is None:
             count = self._config.get("max.poll.records")
             return self._wait(timeout, lambda stream, end_ms: stream.take(count, end_ms)) or []
+        return self._consume(num_messages, timeout)
+
+    def _consume(
+        self, num_messages: int, timeout: float, later: Before | None = None
+    ) -> list[Message]:
+        """`consume`; with `later` its caller has what was taken returned, or taken back."""
         wanted = arguments.integer("num_messages", num_messages, least=0, most=INT32_MAX)
         found: list[Message] = []
         if wanted == 0:
@@ -233,11 +239,18 @@ class Consumer(ClosedAtTheEnd):
             return []
 
         try:
-            self._wait(timeout, take, found)
+            self._wait(timeout, take, found, later)
         finally:
             if turn.owner == here and not is_within:
                 turn.owner = None
         return found
+
+    def _take_back(self, before: Before) -> None:
+        """Return once more what was taken since `before`."""
+        with self._turn.lock:
+            # What is only fetched stays so: calls may be cancelled sooner than a store replies.
+            if self._opened is not None and (before or before.notices):
+                self._opened.stream.take_back(before)
 
     def consume_batch(self, num_records: int | None = None, timeout: float = -1) -> pa.Table:
         """An Arrow table with the columns of Spark's Kafka source, as soon as there is a record.
@@ -264,6 +277,7 @@ class Consumer(ClosedAtTheEnd):
         timeout: float | None,
         take: Callable[[RecordStream, float | None], S],
         found: Sequence[Message] = (),
+        later: Before | None = None,
     ) -> S | None:
         """The first non-empty result of `take`; None after `timeout`, or once it is closed.
 
@@ -278,7 +292,7 @@ class Consumer(ClosedAtTheEnd):
         is_remote = made.cluster.store.is_remote
         idle_ms, idle_ms_max = IDLE_MS_MIN, IDLE_REMOTE_MS_MAX if is_remote else IDLE_LOCAL_MS_MAX
         self._back_off(clock, timeout_s)
-        with made.stream.handing_out(self._turn.lock) as before:
+        with made.stream.handing_out(self._turn.lock, later) as before:
             is_first = True
 
             def take_now(stream: RecordStream) -> S:
@@ -312,7 +326,7 @@ class Consumer(ClosedAtTheEnd):
         is_first: bool,
     ) -> tuple[S | None, float | None]:
         """What `take` finds, and how long none will be found, 0: unknown; None: end the call."""
-        if self._is_closed or (found and self._is_ending):
+        if self._is_closed or before.is_unwanted or (found and self._is_ending):
             return None, None
         if not self._turn.is_free:
             return None, 0
