@@ -189,9 +189,10 @@ class Consumer(ClosedAtTheEnd):
         UnknownTopicOrPartitionError, once, for a subscribed topic that does not exist;
         PartitionEndError with enable.partition.eof. The next call continues.
         """
-        made = self._opened
-        if made is not None:
-            turn, message = self._turn, None
+        made, turn = self._opened, self._turn
+        # Not `is_working`, a call more for each message.
+        if made is not None and not turn.lock._is_owned():  # type: ignore[attr-defined]
+            message = None
             try:
                 with turn.lock:
                     if turn.owner is None and not made.is_due():
@@ -215,6 +216,12 @@ class Consumer(ClosedAtTheEnd):
         if num_messages is None:
             count = self._config.get("max.poll.records")
             return self._wait(timeout, lambda stream, end_ms: stream.take(count, end_ms)) or []
+        return self._consume(num_messages, timeout)
+
+    def _consume(
+        self, num_messages: int, timeout: float, later: Before | None = None
+    ) -> list[Message]:
+        """`consume`; with `later` its caller has what was taken returned, or taken back."""
         wanted = arguments.integer("num_messages", num_messages, least=0, most=INT32_MAX)
         found: list[Message] = []
         if wanted == 0:
@@ -232,11 +239,18 @@ class Consumer(ClosedAtTheEnd):
             return []
 
         try:
-            self._wait(timeout, take, found)
+            self._wait(timeout, take, found, later)
         finally:
             if turn.owner == here and not is_within:
                 turn.owner = None
         return found
+
+    def _take_back(self, before: Before) -> None:
+        """Return once more what was taken since `before`."""
+        with self._turn.lock:
+            # What is only fetched stays so: calls may be cancelled sooner than a store replies.
+            if self._opened is not None and (before or before.notices):
+                self._opened.stream.take_back(before)
 
     def consume_batch(self, num_records: int | None = None, timeout: float = -1) -> pa.Table:
         """An Arrow table with the columns of Spark's Kafka source, as soon as there is a record.
@@ -263,6 +277,7 @@ class Consumer(ClosedAtTheEnd):
         timeout: float | None,
         take: Callable[[RecordStream, float | None], S],
         found: Sequence[Message] = (),
+        later: Before | None = None,
     ) -> S | None:
         """The first non-empty result of `take`; None after `timeout`, or once it is closed.
 
@@ -270,13 +285,14 @@ class Consumer(ClosedAtTheEnd):
         rebalance before the caller has it.
         """
         timeout_s = _timeout_s(timeout)
+        self._turn.refuse_handlers()
         made = self._call(lambda made: made)
         clock = made.clock
         end_ms = None if timeout_s < 0 else clock.boot_ms() + timeout_s * 1000
         is_remote = made.cluster.store.is_remote
         idle_ms, idle_ms_max = IDLE_MS_MIN, IDLE_REMOTE_MS_MAX if is_remote else IDLE_LOCAL_MS_MAX
         self._back_off(clock, timeout_s)
-        with made.stream.handing_out(self._turn.lock) as before:
+        with made.stream.handing_out(self._turn.lock, later) as before:
             is_first = True
 
             def take_now(stream: RecordStream) -> S:
@@ -310,7 +326,7 @@ class Consumer(ClosedAtTheEnd):
         is_first: bool,
     ) -> tuple[S | None, float | None]:
         """What `take` finds, and how long none will be found, 0: unknown; None: end the call."""
-        if self._is_closed or (found and self._is_ending):
+        if self._is_closed or before.is_unwanted or (found and self._is_ending):
             return None, None
         if not self._turn.is_free:
             return None, 0
@@ -349,6 +365,7 @@ class Consumer(ClosedAtTheEnd):
         """
         wanted = arguments.topic_partition("partition", partition)
         check_position(wanted, _SEEKS)
+        self._turn.refuse_handlers()
         self._call(lambda made: made.seek(wanted))
 
     def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
@@ -359,11 +376,13 @@ class Consumer(ClosedAtTheEnd):
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Return no messages of these partitions until `resume`. Raises ClientStateError."""
         wanted = arguments.topic_partitions("partitions", partitions)
+        self._turn.refuse_handlers()
         self._call(lambda made: made.pause(wanted, is_paused=True))
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         """Return messages of these partitions again. Raises ClientStateError."""
         wanted = arguments.topic_partitions("partitions", partitions)
+        self._turn.refuse_handlers()
         self._call(lambda made: made.pause(wanted, is_paused=False))
 
     # -- commits -----------------------------------------------------------------------------------

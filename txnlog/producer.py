@@ -274,29 +274,40 @@ class Producer(ClosedAtTheEnd):
         """Send and serve what is there, and what callbacks produce; how much is left. Each round
         has its own time, if there is no time-out and the producer is not being closed.
         """
-        limit_s = 2 * self._outlet.delivery_timeout_ms / 1000 if timeout is None else timeout
-        deadline = self._deadline(call, limit_s)
-        deliveries = self._deliveries
+        deadline = self._drain_deadline(call, timeout)
         while True:
-            follow_ups = deliveries.follow_ups
+            follow_ups = self._deliveries.follow_ups
             try:
                 is_sent = self._send(deadline)
-            finally:
-                end = deliveries.end
+            except BaseException:
                 serve()
-            while deliveries.is_serving_elsewhere(end) and deadline.remaining_ms > 0:
-                self._clock.sleep_ms(BACKOFF_MS_MIN)
-            is_deferred = isinstance(self._sender.publication, Deferred)
-            left = 0 if is_deferred else self._sender.num_records()
-            left += len(deliveries) + deliveries.is_serving_elsewhere(end)
+                raise
+            left = self._serve_and_wait(deadline, serve)
+            if not isinstance(self._sender.publication, Deferred):
+                left += self._sender.num_records()
             if not left or not is_sent or deadline.remaining_ms <= 0:
                 return left
             if not self._is_closing:
-                if deliveries.follow_ups == follow_ups:
+                if self._deliveries.follow_ups == follow_ups:
                     # Other threads have produced it.
                     return left
                 if timeout is None:
-                    deadline = self._deadline(call, limit_s)
+                    deadline = self._drain_deadline(call, timeout)
+
+    def _drain_deadline(self, call: str, timeout: float | None) -> Deadline:
+        twice_s = 2 * self._outlet.delivery_timeout_ms / 1000
+        return self._deadline(call, twice_s if timeout is None else timeout)
+
+    def _serve_and_wait(self, deadline: Deadline, serve: Callable[[], int]) -> int:
+        """Serve, and wait until no other thread calls a callback of what was there. How many are
+        left: new ones, and what a callback that has raised there has put back.
+        """
+        deliveries = self._deliveries
+        end = deliveries.end
+        serve()
+        while deliveries.is_serving_elsewhere(end) and deadline.remaining_ms > 0:
+            self._clock.sleep_ms(BACKOFF_MS_MIN)
+        return len(deliveries) + deliveries.is_serving_elsewhere(end)
 
     def _send(self, deadline: Deadline) -> bool:
         """Send all waiting records; False: it may be tried again. Raises what will not pass."""
@@ -352,9 +363,10 @@ class Producer(ClosedAtTheEnd):
 
         From now on only callbacks may produce. Records that cannot be sent within `timeout` fail;
         None is twice delivery.timeout.ms, also where callbacks go on producing: then `produce`
-        raises ClientStateError there, too. All callbacks are called; the first exception of one is
-        raised in the end. A closed producer takes no more calls. In a signal handler that
-        interrupts a call of the producer, that call closes it.
+        raises ClientStateError there, too. All callbacks are called, and those that other threads
+        call are waited for, up to `timeout`; the first exception of one is raised in the end. A
+        closed producer takes no more calls. In a signal handler that interrupts a call of the
+        producer, that call closes it.
         """
         if self._lifecycle.is_over:
             return
@@ -364,13 +376,17 @@ class Producer(ClosedAtTheEnd):
             return
         raised: list[Exception] = []
         serve = partial(self._serve, raised)
+        deadline = self._drain_deadline("close()", timeout)
         try:
             self._is_closing = True
             if self._transactions is None:
                 self._drain("close()", timeout, serve)
             else:
-                self._end_transactions(timeout)
-                serve()
+                try:
+                    self._end_transactions(timeout)
+                finally:
+                    while self._serve_and_wait(deadline, serve) and deadline.remaining_ms > 0:
+                        pass
         except TxnLogError:
             # Another thread may have closed it meanwhile.
             if not self._lifecycle.is_over:
@@ -384,7 +400,7 @@ class Producer(ClosedAtTheEnd):
             except OperationTimedOutError:
                 logger.warning("A call of this producer is still under way: it was not waited for")
             self._deliveries.close()
-            serve()
+            self._serve_and_wait(deadline, serve)
         if raised:
             raise raised[0]
 

@@ -152,6 +152,22 @@ def test_what_only_a_server_does_is_refused_without_the_network(
         registry.delete_subject("a")
 
 
+def test_errors_about_untrusted_names_are_printable(registry: SchemaRegistryClient) -> None:
+    """A name with an escape sequence or a line break forged what a terminal or a log showed."""
+    name = "\x1b]0;owned\x07\r\nFORGED"
+    registry.register_schema(name, Schema(USER))
+    for call in (
+        lambda: registry.get_schema_by_guid(name),
+        lambda: registry.get_version(name, 2),
+        lambda: registry.lookup_schema(name, Schema(OLDER)),
+        lambda: registry.get_versions(f"{name}2"),
+        lambda: registry._rest_client.get(f"mode/{name}"),
+    ):
+        with pytest.raises(SchemaRegistryError) as caught:
+            call()
+        assert str(caught.value).isprintable()
+
+
 def test_settings_are_those_that_were_given(registry: SchemaRegistryClient, new_root: str) -> None:
     """A rule that encrypts makes a client of its keys from them: a mock would lose the keys."""
     assert registry.config() == {"url": new_root}

@@ -307,6 +307,28 @@ def test_interrupt_puts_back_what_no_other_thread_has_followed_up(
     assert read(reader) == [b"c"]
 
 
+def test_interrupt_puts_back_records_of_a_partition_that_another_thread_has_paused() -> None:
+    """They were skipped, and the next commit counted them."""
+    shared = world(1)
+    put(process(shared), b"a", b"b")
+    reader = reader_of(process(shared))
+    made, paused = reader._consumption(), [TopicPartition("t", 0)]
+    made.maintain()
+
+    def interrupted() -> None:
+        with made.stream.handing_out(reader._turn.lock) as before:
+            made.stream.begin(before)
+            assert len(made.stream.take(1)) == 1
+            Thread(lambda: reader.pause(paused)).result()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert at(reader) == 0
+    reader.resume(paused)
+    assert read(reader) == [b"a", b"b"]
+
+
 def test_interrupt_after_the_lock_was_given_back_puts_the_message_back() -> None:
     """poll() has taken it, and its caller never gets it."""
     shared = world(1)
@@ -315,6 +337,9 @@ def test_interrupt_after_the_lock_was_given_back_puts_the_message_back() -> None
     assert [message.value() for message in reader.consume(1, 0)] == [b"a"]
 
     class Interrupted:
+        def _is_owned(self) -> bool:
+            return False
+
         def __enter__(self) -> None:
             lock.acquire()
 

@@ -222,3 +222,66 @@ def test_close_in_a_signal_handler_comes_after_the_step_that_it_interrupts(way: 
     # A message that the interrupted poll was about to return is not committed: it comes again.
     expected = {"first poll": 0, "poll": 2}.get(way, 1)
     assert committed(consumer(process(shared), group_id="g")) == expected
+
+
+AT_0 = [TopicPartition("t", 0, 0)]
+
+
+@pytest.mark.parametrize("place", ["first poll", "poll", "commit"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda one: one.poll(0),
+        lambda one: one.consume(2, 0),
+        lambda one: one.consume_batch(2, 0),
+        lambda one: one.pause(AT_0),
+        lambda one: one.resume(AT_0),
+        lambda one: one.seek(AT_0[0]),
+        lambda one: one.assign(AT_0),
+        lambda one: one.incremental_unassign(AT_0),
+        lambda one: one.subscribe(["t"]),
+    ],
+)
+def test_signal_handler_in_the_midst_of_a_call_cannot_change_what_is_read(
+    place: str, call: Callable[[Consumer], object]
+) -> None:
+    """Records came twice or never, or the call that it interrupted never ended."""
+    shared = world(1)
+    put(process(shared), b"a", b"b", b"c")
+    reader = consumer(process(shared), group_id="g")
+    reader.assign(AT_0)
+    made = reader._consumption()
+    errors: list[object] = []
+
+    def handler() -> None:
+        try:
+            call(reader)
+        except ClientStateError as error:
+            errors.append(error.message)
+        reader.position(AT_0)
+        reader.assignment()
+
+    with signalled(handler) as strike:
+
+        def struck(work: Callable[..., Any]) -> Callable[..., Any]:
+            def instead(*args: Any, **named: Any) -> Any:
+                if not errors:
+                    strike()
+                return work(*args, **named)
+
+            return instead
+
+        if place == "first poll":
+            made._fetcher.fetch = struck(made._fetcher.fetch)  # type: ignore[method-assign]
+        got = [reader.poll(0)]
+        if place == "poll":
+            made.stream.next = struck(made.stream.next)  # type: ignore[method-assign]
+        got.append(reader.poll(0))
+        if place == "commit":
+            made.commit = struck(made.commit)  # type: ignore[method-assign]
+        reader.commit(asynchronous=False)
+        got.append(reader.poll(0))
+    assert len(errors) == 1
+    assert "signal handler" in str(errors[0])
+    assert [one and one.value() for one in got] == [b"a", b"b", b"c"]
+    assert committed(reader) == 2

@@ -14,7 +14,8 @@ import pytest
 
 from tests.interrupting import PRODUCING
 from tests.producer.test_forwarding import forwarded, in_another_thread
-from tests.producer.worlds import cluster_of, producer, started, values, world
+from tests.producer.worlds import BOTH, cluster_of, producer, started, values, world
+from tests.threads import WAIT_S, Thread
 from txnlog.errors import ClientStateError, TxnLogError
 from txnlog.messages import Message
 from txnlog.producer import Producer
@@ -237,6 +238,65 @@ def test_poll_of_another_thread_ends_when_the_producer_is_closed() -> None:
     made.close()
     poller.join(600)
     assert not poller.is_alive()
+
+
+@BOTH
+@pytest.mark.parametrize("raises", [False, True])
+def test_close_of_a_transactional_producer_waits_for_callbacks_of_other_threads(
+    monkeypatch: pytest.MonkeyPatch, publish: str, raises: bool
+) -> None:
+    """It returned in the midst of them: at the end of the program their deliveries were lost, as
+    was what a callback that raised had put back. It still takes their calls meanwhile.
+    """
+    made = started(world(), publish)
+    inside, may_end = threading.Event(), threading.Event()
+    called: list[bytes | None] = []
+
+    def callback(_: Exception | None, message: Message) -> None:
+        inside.set()
+        assert may_end.wait(WAIT_S)
+        made.poll(0)
+        made.flush(0)
+        called.append(message.value())
+        if raises and len(called) == 1:
+            raise RuntimeError("of the callback")
+
+    made.begin_transaction()
+    for number in range(3):
+        made.produce("orders", f"{number}", partition=0, on_delivery=callback)
+    made.commit_transaction()
+    polling = Thread(lambda: made.poll(0))
+    assert inside.wait(WAIT_S)
+
+    def let_end(_: float) -> None:
+        may_end.set()
+        polling.join(WAIT_S)
+
+    monkeypatch.setattr(made._clock, "sleep_ms", let_end)
+    made.close()
+    assert called == [b"0", b"1", b"2"]
+    assert repr(polling.result()) == ("RuntimeError('of the callback')" if raises else "3")
+
+
+def test_close_of_a_transactional_producer_waits_for_callbacks_up_to_its_time_out() -> None:
+    """One that never ends would keep the program from ending, too."""
+    made = started(world())
+    inside, may_end = threading.Event(), threading.Event()
+
+    def callback(*_: object) -> None:
+        inside.set()
+        assert may_end.wait(WAIT_S)
+
+    made.begin_transaction()
+    made.produce("orders", "0", partition=0, on_delivery=callback)
+    made.commit_transaction()
+    polling = Thread(lambda: made.poll(0))
+    assert inside.wait(WAIT_S)
+    began_ms = made._clock.boot_ms()
+    made.close(7)
+    assert 7_000 <= made._clock.boot_ms() - began_ms < 8_000
+    may_end.set()
+    assert polling.result() == 1
 
 
 def test_close_in_a_signal_handler_does_not_undo_a_commit() -> None:

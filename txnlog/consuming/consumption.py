@@ -292,9 +292,8 @@ class Consumption:
         reader = self._assigned([partition])[0]
         reader.log.refresh()
         self._starts.wanted.pop((reader.topic, reader.partition), None)
-        reader.position = place(reader, partition.offset)
         reader.reported_end = None
-        self.stream.drop([(reader.topic, reader.partition)])
+        self.stream.seek(reader, place(reader, partition.offset))
 
     def pause(self, partitions: Sequence[TopicPartition], *, is_paused: bool) -> None:
         """See Consumer.pause and Consumer.resume."""

@@ -18,9 +18,17 @@ from txnlog.storage.batches.records import MESSAGE_SCHEMA
 
 logger = logging.getLogger("txnlog")
 
-Before = dict[PartitionReader, int | None]
-"""Positions before the records that a call has taken, and not returned yet."""
-_NOTHING: Before = {}
+
+class Before(dict[PartitionReader, int | None]):
+    """Positions before the records that a call has taken, and not returned yet; and the notices."""
+
+    def __init__(self) -> None:
+        self.notices: list[Message] = []
+        self.is_unwanted = False
+        """Whether nobody awaits the call any more: then it takes nothing."""
+
+
+_NOTHING = Before()
 
 
 class RecordStream:
@@ -39,7 +47,7 @@ class RecordStream:
         self._chunk: Chunk | None = None
         self._at = 0
         self._messages: Iterator[Message] | None = None
-        self._before: Before = {}
+        self._before = Before()
 
     def next(self) -> Message | None:
         """The next message of the current chunk; None at its end."""
@@ -70,24 +78,30 @@ class RecordStream:
             self._rewind()
 
     @contextmanager
-    def handing_out(self, lock: AbstractContextManager[object]) -> Iterator[Before]:
+    def handing_out(
+        self, lock: AbstractContextManager[object], later: Before | None = None
+    ) -> Iterator[Before]:
         """Wraps calls that return their records together, at the end; gives what `begin` takes.
+
+        That is `later`, if given: then the caller clears it once the records have arrived, or has
+        them taken back.
 
         Ctrl-C may interrupt anywhere, most likely while waiting for more: the records taken so far
         are put back, and read again; unless another thread has taken some since. `lock` guards the
         records.
         """
-        before: Before = {}
+        before = Before() if later is None else later
         try:
             yield before
         except TxnLogError:
             raise
         except BaseException:
             with lock:
-                self._take_back(before)
+                self.take_back(before)
             raise
         finally:
-            before.clear()
+            if later is None:
+                before.clear()
 
     def begin(self, before: Before) -> None:
         """Note in `before` the positions before the records that are taken from now on."""
@@ -97,10 +111,13 @@ class RecordStream:
         """The position after the records that were returned: without those of a call under way."""
         return self._before.get(reader, reader.position)
 
-    def _take_back(self, before: Before) -> None:
+    def take_back(self, before: Before) -> None:
+        """Return once more what was taken, unless another call has taken some since."""
         if self._before is before:
             for reader, position in before.items():
                 reader.position = position
+            self._notices.extendleft(reversed(before.notices))
+            self._before = Before()
             self._rewind()
 
     def _rewind(self) -> None:
@@ -138,12 +155,15 @@ class RecordStream:
             if self.must_raise:
                 break
             while self._notices and len(taken) < count:
-                taken.append(self._notices.popleft())
+                self._before.notices.append(self._notices.popleft())
+                taken.append(self._before.notices[-1])
             if len(taken) == count:
                 break
             if not self._fill(end_ms, has_some=bool(taken)):
                 if self._note_ends():
                     continue
+                break
+            if self._before.is_unwanted:
                 break
             chunk, messages = self._chunk, self._messages
             assert chunk is not None
@@ -185,6 +205,12 @@ class RecordStream:
             self._note_ends()
         return pa.Table.from_batches(batches, schema=MESSAGE_SCHEMA)
 
+    def seek(self, reader: PartitionReader, position: int | None) -> None:
+        """Continue at `position`, whatever a call under way has taken."""
+        self._before.pop(reader, None)
+        reader.position = position
+        self.drop([(reader.topic, reader.partition)])
+
     def drop(self, keys: Collection[Key]) -> None:
         """Discard fetched records of these partitions; they are read again."""
         if self._chunk is not None:
@@ -193,7 +219,6 @@ class RecordStream:
                 self._chunk = self._messages = None
         for key in keys:
             if key in self._fetcher.readers:
-                self._before.pop(self._fetcher.readers[key], None)
                 self._fetcher.readers[key].rewind()
         self._fetcher.wake()
 

@@ -8,8 +8,8 @@ The application's callbacks run without it, as they may wait for a thread that c
 and while a consume() waits for more than it has taken, the consumer is `owned`: calls that return
 records, or change what the consumer reads, wait until that is over.
 
-Signal handlers may make calls in the middle of others of their own thread, hence an RLock; and may
-raise: see txnlog.producing.sender.
+Signal handlers may make calls in the middle of others of their own thread, hence an RLock, but no
+call that returns records or changes what is read; and may raise: see txnlog.producing.sender.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
+
+from txnlog.errors import ClientStateError
 
 T = TypeVar("T")
 
@@ -47,8 +49,19 @@ class Turn:
         """Whether no other thread is in the midst of a call."""
         return self.owner is None or self.owner == threading.get_ident()
 
+    def refuse_handlers(self) -> None:
+        """Raises ClientStateError in a signal handler that interrupts a step of a call."""
+        if self.is_working:
+            raise ClientStateError(
+                "A signal handler has called this consumer while its thread was in the midst of "
+                "another call. Set a flag in the handler, and read, seek, pause, subscribe and "
+                "assign in the main program; close(), commit() and position() may be called in a "
+                "handler."
+            )
+
     def take(self, act: Callable[[], T]) -> T:
-        """Do something while no other thread is in the midst of a call."""
+        """Do something while no other thread is in the midst of a call, and not in a handler."""
+        self.refuse_handlers()
         while True:
             with self.lock:
                 if self.is_free:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -23,6 +22,7 @@ from txnlog.compat.confluent_kafka.consumer import Consumer
 from txnlog.compat.confluent_kafka.error import KafkaError, KafkaException
 from txnlog.compat.confluent_kafka.error_codes import CODES
 from txnlog.compat.confluent_kafka.producer import Producer
+from txnlog.consuming.record_stream import Before
 from txnlog.messages import ClusterMetadata, ConsumerGroupMetadata, Message, TopicPartition
 from txnlog.process.closing import AwaitedAtTheEnd
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 CALLBACKS = ("error_cb", "stats_cb", "throttle_cb", "on_commit")
 SLICE_S = 1.0
-"""A longer poll is made in pieces, so that it ends soon after it is cancelled."""
+"""A longer poll is made in pieces: other calls may wait for its thread, or for their turn."""
 
 
 class _Callback:
@@ -263,7 +263,8 @@ def _settle(delivered: asyncio.Future[Message], error: KafkaError | None, messag
 class AIOConsumer(_Client):
     """A Consumer for asyncio. Several tasks may call it: each message goes to one of them.
 
-    A message that a cancelled poll or consume has taken is returned by the next one.
+    What a cancelled poll or consume has taken was not returned: no commit counts it, and it comes
+    again.
     """
 
     def __init__(
@@ -275,7 +276,6 @@ class AIOConsumer(_Client):
         super().__init__(max_workers, executor)
         self._consumer = Consumer(self._config(consumer_conf))
         self._lock = asyncio.Lock()
-        self._unclaimed: deque[Message] = deque()
         self._is_closed = False
 
     async def poll(self, timeout: float | None = -1) -> Message | None:
@@ -284,49 +284,45 @@ class AIOConsumer(_Client):
         return found[0] if found else None
 
     async def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Up to `num_messages`, fewer after `timeout` seconds; each may have an error()."""
-        found: list[Message] = []
-        end_s = self._end_s(timeout)
-        while len(found) < num_messages:
-            left_s = self._left_s(end_s)
-            try:
-                taken = await self._take(num_messages - len(found), left_s)
-            except asyncio.CancelledError:
-                self._unclaimed.extendleft(reversed(found))
-                raise
-            found += taken
-            if not taken:
-                break
-        return found
+        """Up to `num_messages`: what comes within a second of the first one, none after `timeout`
+        seconds; each may have an error().
+        """
+        return await self._take(num_messages, timeout) if num_messages else []
 
     async def _take(self, count: int, timeout: float | None) -> list[Message]:
         """Messages as soon as there are some; none after `timeout`.
 
-        They pass through `_unclaimed`, where those of a cancelled call stay for the next one.
+        They count as returned once this task has them: it may be cancelled at any time before.
         """
         end_s = self._end_s(timeout)
         while True:
-            if self._unclaimed:
-                count = min(count, len(self._unclaimed))
-                return [self._unclaimed.popleft() for _ in range(count)]
-            if self._callback() is not None:
-                # The call that waits for this callback has the lock.
-                left_s = self._left_s(end_s)
-                await self._fill(count, left_s)
-            else:
-                await self._lock.acquire()
-                left_s = self._left_s(end_s)
-                # It ends also if this task is cancelled, and nobody else fills before that.
-                filling = asyncio.ensure_future(self._fill(count, left_s))
-                filling.add_done_callback(lambda _: self._lock.release())
-                await asyncio.shield(filling)
-            if not self._unclaimed and (left_s == 0 or self._is_closed):
-                return []
-
-    async def _fill(self, count: int, left_s: float) -> None:
-        if not self._unclaimed:
+            # In a callback, the call that waits for it has the lock.
+            has_lock = self._callback() is None and await self._lock.acquire()
+            left_s = self._left_s(end_s)
             slice_s = SLICE_S if left_s < 0 else min(SLICE_S, left_s)
-            self._unclaimed.extend(await self._run(self._consumer.consume, count, slice_s))
+            before = Before()
+            reading: asyncio.Future[Any] = asyncio.ensure_future(
+                self._run(self._consumer._consume, count, slice_s, before)
+            )
+            try:
+                found: list[Message] = await asyncio.shield(reading)
+                before.clear()
+            except asyncio.CancelledError:
+                before.is_unwanted = True
+                reading = asyncio.ensure_future(self._take_back(before, reading))
+                raise
+            finally:
+                if has_lock:
+                    reading.add_done_callback(lambda _: self._lock.release())
+            if found or left_s == 0 or self._is_closed:
+                return found
+
+    async def _take_back(self, before: Before, reading: asyncio.Future[Any]) -> None:
+        """Once the call that nobody awaits has ended: what it took comes again."""
+        with suppress(asyncio.CancelledError, Exception):
+            await reading
+        if not self._is_closed:
+            await self._run(self._consumer._take_back, before)
 
     def _end_s(self, timeout: float | None) -> float | None:
         return None if timeout is None or timeout < 0 else self._loop.time() + timeout

@@ -16,6 +16,7 @@ from txnlog.compat.confluent_kafka.error import (
 )
 from txnlog.compat.confluent_kafka.error_codes import CODES
 from txnlog.compat.confluent_kafka.metadata import cluster_metadata
+from txnlog.consuming.record_stream import Before
 from txnlog.errors import ClientStateError, ConfigError, TxnLogError
 from txnlog.messages import (
     PARTITION_UA,
@@ -84,12 +85,20 @@ class Consumer(ClosedAtTheEnd):
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Up to `num_messages`, fewer after `timeout` seconds; each may have an error()."""
+        return self._consume(num_messages, timeout)
+
+    def _consume(
+        self, num_messages: int, timeout: float, later: Before | None = None
+    ) -> list[Message]:
         consumer = self._open()
         try:
-            messages = consumer.consume(num_messages, timeout)
+            messages = consumer._consume(num_messages, timeout, later)
         except TxnLogError as error:
             return [self._failed(error)]
         return [_translated(message) for message in messages]
+
+    def _take_back(self, before: Before) -> None:
+        self._consumer._take_back(before)
 
     def _failed(self, error: TxnLogError) -> Message:
         """The message of an error; raises one of a wrong call."""
@@ -257,6 +266,7 @@ class Consumer(ClosedAtTheEnd):
 
 def _translated(message: Message) -> Message:
     error = message.error()
-    if error is not None:
+    # One that was taken back has a KafkaError already.
+    if error is not None and not isinstance(error, KafkaError):
         message.set_error(kafka_error(error))
     return message

@@ -28,6 +28,7 @@ from txnlog.producer import Producer
 from txnlog.settings.arguments import shown
 from txnlog.settings.options import checked_root
 from txnlog.settings.storage_options import STORAGE_PREFIX, StoreSettings, checked_settings
+from txnlog.text import printable
 
 _theirs = load("schema_registry")
 SchemaRegistryError = _theirs.SchemaRegistryError
@@ -116,7 +117,10 @@ class TopicRegistry:
                 case "POST", "subjects", subject, "versions":
                     return self._register(subject, body)
         raise SchemaRegistryError(
-            501, 501, f"A registry in a topic has no {method} {path}: that needs a registry server"
+            501,
+            501,
+            f"A registry in a topic has no {method} {printable(path)}: that needs a registry "
+            "server",
         )
 
     def close(self) -> None:
@@ -153,7 +157,7 @@ class TopicRegistry:
             self._refresh()
             found = find(*wanted)
         if found is None:
-            raise SchemaRegistryError(404, code, f"Topic {TOPIC!r} has no {what}")
+            raise SchemaRegistryError(404, code, f"Topic {TOPIC!r} has no {printable(what)}")
         return found
 
     def _versions(self, subject: str) -> list[Body]:
