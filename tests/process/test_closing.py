@@ -12,10 +12,6 @@ from txnlog import consumer as native_consumer
 from txnlog import producer as native_producer
 from txnlog.compat import confluent_kafka as compat
 from txnlog.compat.confluent_kafka.aio import AIOConsumer, AIOProducer
-from txnlog.compat.confluent_kafka.schema_registry import (
-    AsyncSchemaRegistryClient,
-    SchemaRegistryClient,
-)
 from txnlog.messages import Message
 from txnlog.process.closing import AwaitedAtTheEnd, ClosedAtTheEnd
 
@@ -65,8 +61,8 @@ def test_error_of_closing_is_raised_after_a_block_without_one(block: object) -> 
 @pytest.mark.parametrize(
     "client",
     [native_producer.Producer, native_consumer.Consumer, compat.Producer, compat.Consumer,
-     compat.SerializingProducer, compat.DeserializingConsumer, SchemaRegistryClient,
-     AIOProducer, AIOConsumer, AsyncSchemaRegistryClient],
+     compat.SerializingProducer, compat.DeserializingConsumer,
+     AIOProducer, AIOConsumer],
 )  # fmt: skip
 def test_every_client_ends_its_block_so(client: type) -> None:
     ends = [ClosedAtTheEnd.__exit__, AwaitedAtTheEnd.__aexit__]
