@@ -59,7 +59,8 @@ def test_vacuum_keeps_files_that_an_unreadable_row_may_name(
     shared = two(prepared=True)
     cluster = process(shared)
     gone = written_both(cluster, "gone")
-    cluster.coordinator.commit(owned(cluster, "r", tid="published"), gone)
+    published = cluster.coordinator.commit(owned(cluster, "r", tid="published"), gone)
+    cluster.coordinator.complete(published)
     for batch in gone:
         log = cluster.topic(batch.topic)
         log.delete()

@@ -127,7 +127,8 @@ def test_vacuum_keeps_removed_files_for_readers_of_older_versions() -> None:
     """A file of last year that was removed an hour ago is young (R20): checkpoints say so, too."""
     shared = world(config=FOREVER)
     cluster = process(shared, settings=SHORT)
-    cluster.coordinator.commit(owned(cluster, "a"), written_both(cluster, "x"))
+    row = cluster.coordinator.commit(owned(cluster, "a"), written_both(cluster, "x"))
+    cluster.coordinator.complete(row)
     shared.clock.advance_ms(52 * WEEK_MS)
     cluster.delete_topic("orders")
     for number in range(20):

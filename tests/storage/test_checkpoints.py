@@ -245,7 +245,7 @@ def test_checkpoint_is_readable_by_delta_rs(tmp_path: Path) -> None:
     store = ObjectStore.from_url(str(tmp_path / "root"))
     log = created(store, 5)
     checkpoint(store)
-    store.delete([commit_path(TABLE, version) for version in range(6)])
+    store.delete([commit_path(TABLE, version) for version in range(5)])
     write(log, 6)
     table = DeltaTable(str(tmp_path / "root" / TABLE))
     assert table.version() == 6
