@@ -169,10 +169,11 @@ def test_readers_state_one_row_per_id_at_every_version(
     assert folder is not None
     if checkpointed:
         create_checkpoint(cluster.store, shard.path, trust_ms=TRUST_MS)
-    deferred = ["PREPARE_COMMIT", "COMPLETE_COMMIT"]
+    # Each PREPARE_COMMIT completes the one before; an eager transaction opens after COMPLETE.
+    deferred = ["PREPARE_COMMIT"] * 3 + ["COMPLETE_COMMIT"]
     eager_end = ["ONGOING", "PREPARE_COMMIT", "COMPLETE_COMMIT"]
     aborted = ["ONGOING", "PREPARE_ABORT", "COMPLETE_ABORT"]
-    history_of_writer = ["EMPTY", *deferred * 3, *eager_end, *aborted]
+    history_of_writer = ["EMPTY", *deferred, *eager_end, *aborted]
     for version, expected in list(enumerate(history_of_writer, start=1))[::3]:
         rows = states(with_spark(spark, folder, version)).collect()
         rust = DeltaTable(folder, version=version).to_pyarrow_table(columns=[*rows[0].asDict()])

@@ -296,7 +296,7 @@ SLEEPS = {
     "txnlog/consuming/turn.py:take": "LOOK_S, while a callback runs",
     "txnlog/housekeeping/housekeeper.py:_wait": "a round between two looks at members",
     "txnlog/process/clock.py:sleep_ms": "the clock",
-    "txnlog/producer.py:_drain": "BACKOFF_MS_MIN, while another thread calls callbacks",
+    "txnlog/producer.py:_serve_and_wait": "BACKOFF_MS_MIN, while another thread calls callbacks",
     "txnlog/producing/deadlines.py:pause": "at most `backoff_ms_max`, see above",
     "txnlog/producing/sender.py:turn": "RETRY_MS, after a bug",
     "txnlog/repairing/repair.py:_check_idle": "the cluster is stopped, and watched",
