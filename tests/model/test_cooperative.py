@@ -48,8 +48,16 @@ def test_generation_from_outside_leaves_members_nothing() -> None:
 
 def test_restarted_instance_takes_over_what_the_former_one_holds_and_revokes() -> None:
     """Both may live; the successor may be expelled before the former one has seen it (KIP-345)."""
-    result = assert_holds(Cooperative("ABR", joins=3), states_min=10_000)
+    result = assert_holds(
+        Cooperative("ABR", joins=3), states_min=5_000, states_max=10_000, whole=False
+    )
     assert {"A is fenced", "R is fenced"} <= result.labels
+
+
+@pytest.mark.soak
+def test_restarted_instance_takes_over_in_the_whole_space() -> None:
+    """The same to its end (KIP-345)."""
+    assert_holds(Cooperative("ABR", joins=3), states_min=10_000)
 
 
 @pytest.mark.parametrize(

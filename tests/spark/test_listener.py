@@ -59,7 +59,7 @@ def test_listener_reports_each_micro_batch_of_a_query(lab: Lab) -> None:
     assert newest is not None
     assert newest.transactional_id == query.id
     phases = newest.phases_ms
-    wanted = {"tail", "sources", "own", "tickets", "prepare", "publish", "offsets", "stageLongest"}
+    wanted = {"tail", "sources", "tickets", "prepare", "publish", "offsets", "stageLongest"}
     assert wanted <= set(phases)
     assert 0 < phases["stageLongest"] <= phases["stageSum"]
     assert sum(phases[name] for name in ("tickets", "prepare", "publish")) <= phases["total"]
