@@ -211,7 +211,9 @@ def test_producer_in_a_paused_guest_is_fenced_by_its_successor(topics: tuple[str
         theirs = [staged(other, topic, "theirs") for topic in topics]
         other.coordinator.commit(successor, theirs)
         clean(other, shared, other.shard(other.shard_of("tx")).path)
-    shared.clock.advance_ms(11_000)
+    if "stock" not in topics:
+        # Else the successor's marker, which its row lacks, shows it before a look is due.
+        shared.clock.advance_ms(11_000)
     ours = [staged(paused, "stock", "ours")]
     for _ in range(2):
         with pytest.raises(ProducerFencedError):
