@@ -41,7 +41,7 @@ from tests.coordinator.restoring import Backup, backup, remove_all, restore
 from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.sweeper import Sweeper
-from txnlog.errors import InvalidProducerEpochError, LogGapError, TxnLogError
+from txnlog.errors import InvalidProducerEpochError, LogGapError, StorageError, TxnLogError
 from txnlog.protocol.metadata import (
     AppTransaction,
     Manifest,
@@ -420,6 +420,24 @@ def test_kept_transaction_whose_commit_is_lost_is_recognised() -> None:
         keep(topics=TOPICS)
     with pytest.raises(LogGapError, match="marker of epoch 0"):
         second.coordinator.commit(keep())
+    assert visible(process(shared), "mine") == (True, True)
+
+
+def test_prepared_commit_asks_nothing_of_what_it_read_of_a_topic_before() -> None:
+    """One that cannot be read now was read before the records: they were taken for lost (R37)."""
+    shared = world()
+    first, second = process(shared), process(shared)
+    for name in TOPICS:
+        second.topic(name)
+    row = first.coordinator.prepare(eager(first, owned(first, "a"), "mine"))
+    faults(second).plan = lambda verb, path: (
+        Fault.FAIL_BEFORE if path.startswith("orders/") else Fault.NONE
+    )
+    with pytest.raises(StorageError) as failure:
+        second.coordinator.commit(row)
+    assert failure.value.context["decided"] is TransactionResult.COMMIT
+    faults(second).plan = lambda verb, path: Fault.NONE
+    second.coordinator.commit(row)
     assert visible(process(shared), "mine") == (True, True)
 
 

@@ -67,10 +67,11 @@ def get_held_ready(root: Root, row: TransactionMetadata, offsets: Sequence[Group
     logs: list[TopicLog | OffsetsLog] = [root.topic_log(topic) for topic in sorted(topics)]
     logs += [log for log, _ in by_shard(root, sorted(groups), str)]
     # One that cannot be read now delays no other topic: it gets its marker later.
-    root.store.together([partial(caught, log.get_ready) for log in logs])
-    for topic in sorted({touched.topic for touched in row.partitions}):
-        _check_there(root.topic_log(topic), row)
-    get_ready(root, row, Staging.done(()), offsets)
+    read = root.store.together([partial(caught, log.get_ready) for log in logs])
+    for log, error in zip(logs, read, strict=True):
+        if isinstance(log, TopicLog) and error is None:
+            _check_there(log, row)
+    get_ready(root, row, Staging.done(()), offsets, read={})
 
 
 def _check_there(log: TopicLog, row: TransactionMetadata) -> None:
