@@ -368,7 +368,8 @@ def test_holder_is_over_once_it_can_decide_nothing_and_all_has_moved() -> None:
     """Forgotten before, it commits beside who never met it (R46)."""
     raised = next_of(prepare_floor(ROW, group_id="g", holder=a_holder(), by="", now_ms=0))
     decided = next_of(end(ROW, manifest=Manifest(tickets=(a_ticket(),))))
-    fenced = next_of(prepare_floor(decided, group_id="g", holder=a_holder(), by="", now_ms=0))
+    fenced = next_of(prepare_floor(decided, group_id="g", holder=a_holder(), by="", now_ms=99))
+    assert fenced.updated_ms == decided.updated_ms
     complete = next_of(prepare_complete(fenced, transaction=fenced.transaction, now_ms=0))
     for row, is_it in (
         (None, True),

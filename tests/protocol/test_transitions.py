@@ -175,9 +175,9 @@ def test_init_beside_a_decision_changes_the_owner_only(result: TransactionResult
     """A superseded decision would never be carried out; an owner that decides one after the other
     would keep its successor waiting (R27, R36).
     """
-    decided = moved(end(moved(add(moved(init(None)), "t")), result))
+    decided = replace(moved(end(moved(add(moved(init(None)), "t")), result)), updated_ms=12)
     owned = moved(init(decided, "b", timeout_ms=77))
-    assert (owned.owner.run_id, owned.timeout_ms) == ("b", 77)
+    assert (owned.owner.run_id, owned.timeout_ms, owned.updated_ms) == ("b", 77, 12)
     assert "a" in owned.owner.former_runs
     assert owned.producer_epoch == decided.producer_epoch + 1
     same = ("state", "txn_epoch", "producer_id", "pending", "partitions", "started_ms")
@@ -430,10 +430,10 @@ def test_fence_of_an_ongoing_transaction_aborts_it_in_the_same_write() -> None:
 
 def test_fence_of_a_decided_transaction_leaves_it_as_it_is() -> None:
     """A decision is final; its owner decides no other one (R36, R43)."""
-    decided = moved(end(moved(add(moved(init(None)), "t")), COMMIT))
+    decided = replace(moved(end(moved(add(moved(init(None)), "t")), COMMIT)), updated_ms=12)
     fenced = moved(fence(decided, 0))
     assert (fenced.state, fenced.transaction) == (decided.state, decided.transaction)
-    assert fenced.pending == decided.pending
+    assert (fenced.pending, fenced.updated_ms) == (decided.pending, 12)
     completed = moved(prepare_complete(fenced, transaction=fenced.transaction, now_ms=9))
     with pytest.raises(ProducerFencedError):
         end(completed, COMMIT, epoch=completed.producer_epoch, manifest=Manifest())

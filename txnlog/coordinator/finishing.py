@@ -196,10 +196,7 @@ def _write_marker(
 
     made = log.transact(decide)
     if isinstance(made, Settled) and made.missing:
-        # A fence beside the decision has changed the time of the row.
-        is_changed = row.owner.fenced is not None and row.owner.fenced.at_ms == row.updated_ms
-        decided_ms = -1 if is_changed else row.updated_ms
-        check_published(log, made.missing, row.transactional_id, decided_ms=decided_ms)
+        check_published(log, made.missing, row.transactional_id, decided_ms=row.updated_ms)
     return made is not None
 
 

@@ -194,7 +194,9 @@ def prepare_floor(
     if row.owner.floors.get(group_id, 0) == floor:
         return Done(row)
     owner = replace(row.owner, floors={**row.owner.floors, group_id: floor})
-    raised = replace(row, owner=owner, updated_ms=now_ms)
+    # That of a prepared row is the time of its decision.
+    updated_ms = row.updated_ms if row.state.is_prepared else now_ms
+    raised = replace(row, owner=owner, updated_ms=updated_ms)
     return Transition(operation="RAISE FLOOR", previous=row, next=raised)
 
 

@@ -129,7 +129,7 @@ def prepare_init(
     check_markers(transactional_id, (row.producer_id, undecided), markers)
     new_owner = taken_over(row.owner, owner, now_ms=now_ms, reason="taken over by a newer start")
     if row.state.is_prepared:
-        return _beside_decision(row, now_ms, owner=new_owner, timeout_ms=timeout_ms)
+        return _beside_decision(row, owner=new_owner, timeout_ms=timeout_ms)
     operation, state = "INIT PRODUCER ID", TransactionState.EMPTY
     if kept:
         state = TransactionState.ONGOING
@@ -386,7 +386,7 @@ def prepare_fence(
     if row.state is TransactionState.ONGOING:
         state = TransactionState.PREPARE_ABORT
     fence = (
-        _beside_decision(row, now_ms, owner=owner)
+        _beside_decision(row, owner=owner)
         if row.state.is_prepared
         else _transition(row, "FENCE", state, now_ms, owner=owner, bump=True)
     )
@@ -423,8 +423,7 @@ def _transition(
     return Transition(operation=operation, previous=row, next=changed)
 
 
-def _beside_decision(row: TransactionMetadata, now_ms: int, **changes: object) -> Transition:
-    """A new owner and epoch; the decided transaction keeps its name, its manifest and its state."""
-    epoch = row.producer_epoch + 1
-    raised = replace(row, producer_epoch=epoch, updated_ms=now_ms, **changes)
+def _beside_decision(row: TransactionMetadata, **changes: object) -> Transition:
+    """A new owner and epoch; the decided transaction keeps its name, manifest, state and time."""
+    raised = replace(row, producer_epoch=row.producer_epoch + 1, **changes)
     return Transition(operation="FENCE", previous=row, next=raised)
