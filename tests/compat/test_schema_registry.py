@@ -168,6 +168,15 @@ def test_errors_about_untrusted_names_are_printable(registry: SchemaRegistryClie
         assert str(caught.value).isprintable()
 
 
+def test_version_is_a_number_or_the_latest(registry: SchemaRegistryClient) -> None:
+    """A word ended in Python's ValueError; -1 is a server's other name for the latest."""
+    registry.register_schema("a", Schema(USER))
+    assert registry.get_version("a", -1).version == registry.get_version("a", "latest").version == 1
+    for call in (lambda: registry.get_version("a", "one"), lambda: registry.get_schema("one")):
+        with pytest.raises(SchemaRegistryError, match="needs a registry server"):
+            call()
+
+
 def test_settings_are_those_that_were_given(registry: SchemaRegistryClient, new_root: str) -> None:
     """A rule that encrypts makes a client of its keys from them: a mock would lose the keys."""
     assert registry.config() == {"url": new_root}

@@ -90,7 +90,7 @@ class TopicRegistry:
             match method, *map(unquote, path.split("/")):
                 case "GET", "associations", "resources", _, _:
                     return []
-                case "GET", "schemas", "ids", number:
+                case "GET", "schemas", "ids", number if number.isdecimal():
                     given = int(number), asked.get("subject", "")
                     return self._known(SCHEMA_NOT_FOUND, path, self._by_id, *given)
                 case "GET", "schemas", "guids", guid:
@@ -101,9 +101,9 @@ class TopicRegistry:
                     return _page([n for n in sorted(self._subjects) if n.startswith(prefix)], asked)
                 case "GET", "subjects", subject, "versions":
                     return _page([each["version"] for each in self._versions(subject)], asked)
-                case "GET", "subjects", subject, "versions", "latest":
+                case "GET", "subjects", subject, "versions", "latest" | "-1":
                     return self._versions(subject)[-1]
-                case "GET", "subjects", subject, "versions", number:
+                case "GET", "subjects", subject, "versions", number if number.isdecimal():
                     return self._known(
                         VERSION_NOT_FOUND, path, self._find, subject, "version", int(number)
                     )
