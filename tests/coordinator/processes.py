@@ -7,6 +7,8 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 from unittest.mock import patch
 
+import obstore
+
 from tests.staged_files import named_file_of
 from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import Sweeper
@@ -64,8 +66,9 @@ def world(
 
 
 def staged(cluster: Cluster, topic: str, name: str, *, records: int = 2) -> StagedBatch:
-    """A staged file that exists by name only: the coordinator never reads it."""
+    """A staged file of some bytes: the coordinator never reads it."""
     partition = sum(name.encode()) % 2
+    write_behind(cluster, f"{topic}/part-{partition}-{name}.parquet", b"records")
     return named_file_of(
         cluster.topic(topic),
         f"part-{partition}-{name}.parquet",
@@ -75,6 +78,11 @@ def staged(cluster: Cluster, topic: str, name: str, *, records: int = 2) -> Stag
         times_us=(1, 2),
         staged_ms=cluster.store.now_ms(),
     )
+
+
+def write_behind(cluster: Cluster, path: str, data: bytes) -> None:
+    """Write an object that another machine has written: no call of this process, no fault."""
+    obstore.put(cluster.store._store, path, data)
 
 
 def both(cluster: Cluster, name: str) -> list[StagedBatch]:

@@ -9,6 +9,7 @@ import weakref
 import pytest
 from obstore.store import MemoryStore
 
+from tests.coordinator.processes import write_behind
 from tests.staged_files import named_file_of
 from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import Sweeper
@@ -31,6 +32,7 @@ def process(backing: MemoryStore, clock: VirtualClock) -> Cluster:
 
 def staged(cluster: Cluster, topic: TopicLog) -> StagedBatch:
     path = f"part-0-{uuid.uuid4()}.parquet"
+    write_behind(cluster, f"{topic.name}/{path}", b"r")
     return named_file_of(topic, path, records=3, staged_ms=cluster.store.now_ms())
 
 

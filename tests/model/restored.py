@@ -5,6 +5,9 @@ publishes in each topic, and is told that its transaction is committed. Each may
 finishes what it finds decided. R puts an older row back; with `at_rest` only while no client is at
 work, as its documentation asks. What a client was told must be in every topic, once.
 
+With `of_topic` it is topic x that is restored alone, with its data: what a client was told is then
+lost there, but no header of a topic may name a file that is gone, since readers stop at it.
+
 `in_two_phases` each transaction is prepared first, and then committed or aborted, by its client or
 by the successor that keeps it. With `unread` one topic may be away then, and is not asked for its
 marker: what is decided may be refused there, for good.
@@ -16,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from tests.model.rules import COMMITS_UNSEEN, DECIDES_UNSEEN, MARKER_IS_OWN
+from tests.model.rules import COMMITS_UNSEEN, DECIDES_UNSEEN, MARKER_IS_OWN, PUBLISHES_UNSEEN
 from tests.model.search import Pool
 from tests.model.values import Row, row_key, staged, topic_key
 from txnlog.errors import TxnLogError
@@ -47,13 +50,17 @@ unit, epoch, txn_epoch, markers)."""
 
 
 class State(NamedTuple):
-    """Everything there is: `rows` are all that the shard ever had, the newest last."""
+    """Everything there is: `rows` are all that the shard ever had, the newest last, and `backups`
+    what topic x was, with its files.
+    """
 
     rows: tuple[int, ...]
     topics: tuple[int, ...]
     places: tuple[Pc, Pc]
     told: frozenset[str] = frozenset()
     restores: int = 1
+    files: frozenset[str] = frozenset()
+    backups: tuple[tuple[int, frozenset[str]], ...] = ()
 
 
 class Restored:
@@ -65,11 +72,13 @@ class Restored:
         at_rest: bool,
         in_two_phases: bool = False,
         unread: bool = False,
+        of_topic: bool = False,
         broken: frozenset[str] = frozenset(),
     ) -> None:
         self._at_rest = at_rest
         self._in_two_phases = in_two_phases
         self._away = TOPICS if unread else ()
+        self._of_topic = of_topic
         self._broken = broken
         self._rows: Pool[Row] = Pool(row_key)
         self._topics: Pool[TopicState] = Pool(topic_key)
@@ -80,7 +89,8 @@ class Restored:
             state = TopicState()
             state.set_topic(f"{name}-id", {"partitions": "1"})
             topics.append(self._topics.put(state))
-        return State((self._rows.put(None),), tuple(topics), (("start",), ("start",)))
+        first = State((self._rows.put(None),), tuple(topics), (("start",), ("start",)))
+        return first._replace(backups=((topics[0], frozenset()),) if self._of_topic else ())
 
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
         for number, actor in enumerate("AB"):
@@ -93,10 +103,18 @@ class Restored:
                 yield f"{actor} dies", _moved(state, number, DEAD)
         is_at_rest = all(pc in (DEAD, ("start",)) for pc in state.places)
         if state.restores and (is_at_rest or not self._at_rest):
+            yield from self._restore(state)
+
+    def _restore(self, state: State) -> Iterator[tuple[str, State]]:
+        left = state._replace(restores=state.restores - 1)
+        for topic, files in state.backups:
+            of_others = {path for path in state.files if not path.startswith(TOPICS[0])}
+            topics = (topic, *state.topics[1:])
+            restored = left._replace(topics=topics, files=files | of_others)
+            yield f"R restores topic {topic} with {sorted(files)}", restored
+        if not self._of_topic:
             for before in range(len(state.rows) - 1):
-                rows = state.rows[: before + 1]
-                left = state.restores - 1
-                yield f"R restores row {before}", state._replace(rows=rows, restores=left)
+                yield f"R restores row {before}", left._replace(rows=state.rows[: before + 1])
 
     def _steps(self, state: State, actor: str, pc: Pc) -> Iterator[tuple[str, State, Pc]]:
         kind, *rest = pc
@@ -160,6 +178,8 @@ class Restored:
         )
         if error:
             return f"decides: {error}", after, DEAD
+        written = {batch.path for batch in _manifest(actor, unit).batches}
+        after = after._replace(files=after.files | written)
         return "decides", after, ("publish", after.rows[-1], 0, ("told", unit, actor))
 
     def _asked(self, markers: tuple[int, ...]) -> Mapping[str, int]:
@@ -215,22 +235,29 @@ class Restored:
             return self._complete(state, row, back)
         topic = TOPICS[at]
         found = self._topics[state.topics[at]]
+        batches = [batch for batch in row.pending.batches if batch.topic == topic]
         made = prepare_marker(
             found,
             topic_id=f"{topic}-id",
             transaction=row.transaction,
             result=TransactionResult.of(row.state),
-            batches=[batch for batch in row.pending.batches if batch.topic == topic],
+            batches=batches,
         )
         further = ("publish", number, at + 1, back)
         if isinstance(made, Settled):
             if made.missing and MARKER_IS_OWN not in self._broken:
                 return f"finds another marker in {topic}", state, DEAD
             return f"finds its marker in {topic}", state, further
+        looks = back[0] != "told" and PUBLISHES_UNSEEN not in self._broken
+        if looks and not state.files.issuperset(batch.path for batch in batches):
+            return f"misses a file of {topic}", state, DEAD
         written = deepcopy(found)
         made.apply(written)
         topics = (*state.topics[:at], self._topics.put(written), *state.topics[at + 1 :])
-        return f"publishes in {topic}", state._replace(topics=topics), further
+        after = state._replace(topics=topics)
+        if self._of_topic and at == 0:
+            after = after._replace(backups=(*after.backups, (topics[0], after.files)))
+        return f"publishes in {topic}", after, further
 
     def _complete(self, state: State, row: Any, back: Pc) -> tuple[str, State, Pc]:
         """COMPLETE; an own transaction's client is told."""
@@ -259,6 +286,9 @@ class Restored:
     def unsafe(self, before: State, after: State) -> str | None:
         states = [self._topics[number] for number in after.topics]
         there = {path for state in states for path in state.by_path}
+        if self._of_topic:
+            gone = sorted(there - after.files)
+            return f"a reader stops at {gone}" if gone else None
         lost = sorted(after.told - there)
         if lost:
             return f"told, and in no topic: {lost}"

@@ -17,3 +17,4 @@ REVIVES_DECIDED = "a repeated commit of an id that expired gets a new producer i
 DECIDES_UNSEEN = "a decision does not ask the topics for markers of its producer id"
 COMMITS_UNSEEN = "the commit of what is prepared does not ask the topics for markers"
 MARKER_IS_OWN = "a marker that is there is taken for that of the decided transaction"
+PUBLISHES_UNSEEN = "who did not decide a transaction publishes it without a look at its files"

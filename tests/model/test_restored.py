@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.model.restored import Restored
-from tests.model.rules import COMMITS_UNSEEN, DECIDES_UNSEEN, MARKER_IS_OWN
+from tests.model.rules import COMMITS_UNSEEN, DECIDES_UNSEEN, MARKER_IS_OWN, PUBLISHES_UNSEEN
 from tests.model.search import assert_breaks, assert_holds
 
 
@@ -58,3 +58,15 @@ def test_search_finds_what_is_decided_and_can_never_be_published() -> None:
     """Its id would be blocked for ever (R36)."""
     broken = frozenset({DECIDES_UNSEEN})
     assert_breaks(Restored(at_rest=True, broken=broken), "never to be published")
+
+
+def test_header_of_a_restored_topic_names_no_file_that_is_gone() -> None:
+    """Its newest transaction has COMPLETE left, and is published again by the next start."""
+    result = assert_holds(Restored(at_rest=True, of_topic=True), states_min=1_000)
+    assert {"B misses a file of x", "B publishes in x", "A is told"} <= result.labels
+
+
+def test_search_finds_who_publishes_for_another_and_does_not_look_at_the_files() -> None:
+    """A reader of the topic would stop at that header, for ever."""
+    broken = frozenset({PUBLISHES_UNSEEN})
+    assert_breaks(Restored(at_rest=True, of_topic=True, broken=broken), "a reader stops at")

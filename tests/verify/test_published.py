@@ -46,3 +46,18 @@ def test_topic_deleted_before_its_marker_gets_none(again: bool) -> None:
         other.create_topic("orders", partitions=2)
     publish(process(shared), made)
     assert FindingKind.TRANSACTION_STUCK not in kinds(shared)
+
+
+def test_file_of_a_decided_transaction_must_be_there_until_its_marker_is() -> None:
+    """A topic that was restored with its data: whoever publishes it finds no file (D131)."""
+    shared = world()
+    made = decided(shared)
+    assert FindingKind.FILE_MISSING not in kinds(shared)
+    gone = next(batch for batch in made.pending.batches if batch.topic == "orders")
+    store = shared.open()
+    file = f"orders/{gone.path}"
+    store.delete([file])
+    found = verify(shared.open()).findings.kept
+    assert [(one.kind, one.file) for one in found if one.table == "orders"] == [
+        (FindingKind.FILE_MISSING, file)
+    ]

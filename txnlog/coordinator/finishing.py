@@ -11,15 +11,15 @@ from functools import partial
 
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.root import Root, by_shard
-from txnlog.coordinator.staged_files import check_published
+from txnlog.coordinator.staged_files import check_published, check_there
 from txnlog.coordinator.state_rows import describe
 from txnlog.errors import RESTORE_ALL, LogGapError, TxnLogError
 from txnlog.process.failpoint import reach
 from txnlog.process.failures import Failures, caught
-from txnlog.protocol.appends import Settled, prepare_marker
+from txnlog.protocol.appends import Settled, has_marker, prepare_marker
 from txnlog.protocol.groups import Group, OffsetsCommit
-from txnlog.protocol.metadata import GroupTicket, TransactionMetadata
-from txnlog.protocol.states import TransactionResult
+from txnlog.protocol.metadata import GroupTicket, StagedBatch, TransactionMetadata
+from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.tickets import prepare_carried_offsets
 from txnlog.protocol.topics import TopicCommit, TopicState
 from txnlog.protocol.transitions import prepare_complete
@@ -39,7 +39,9 @@ def finish(
 
     `reading` began before the row was read or written; without it the row is read again. A
     topic that cannot be written delays only its own marker: the others are written, then its
-    error is raised, and the row stays decided for the next process to finish (R37).
+    error is raised, and the row stays decided for the next process to finish (R37). `phases` are
+    those of the commit that has just decided it. Anybody else looks whether the files are there:
+    a topic's folder may have been restored since, and readers stop at a header without its file.
     """
     if not row.state.is_prepared:
         return row
@@ -60,9 +62,9 @@ def publish(
     False if another process has finished it.
     """
     measured = phases or Phases()
-    result = TransactionResult.of(row.state)
     with measured.measure("publish"):
-        reading = _write_markers(root, row, result, reading)
+        looks = phases is None and row.state is TransactionState.PREPARE_COMMIT
+        reading = _write_markers(root, row, reading, looks=looks)
     if reading is None:
         return False
     reach("markers.after")
@@ -96,8 +98,9 @@ def complete(
 def _write_markers(
     root: Root,
     row: TransactionMetadata,
-    result: TransactionResult,
     reading: Reading | None,
+    *,
+    looks: bool,
 ) -> Reading | None:
     """Step 2 in all topics together; the newest reading of the row, see `_while_decided`."""
     work = f"Markers of {row.transactional_id!r} at epoch {row.txn_epoch}"
@@ -110,7 +113,7 @@ def _write_markers(
         nonlocal is_row_old
         outcomes = root.store.together(
             [
-                partial(caught, partial(_write_markers_of, log, row, result, ids, reading))
+                partial(caught, partial(_write_markers_of, log, row, ids, reading, looks=looks))
                 for log, ids in ((root.topic_log(topic), left[topic]) for topic in sorted(left))
             ]
         )
@@ -160,13 +163,19 @@ def _while_decided(
 def _write_markers_of(
     log: TopicLog,
     row: TransactionMetadata,
-    result: TransactionResult,
     topic_ids: Sequence[str],
     reading: Reading,
+    *,
+    looks: bool,
 ) -> bool:
     """Step 2 in one topic; False as in `_write_marker`."""
     for topic_id in topic_ids:
-        if not _write_marker(log, row, result, topic_id, reading):
+        batches = [b for b in row.pending.batches if (b.topic, b.topic_id) == (log.name, topic_id)]
+        if looks and batches:
+            log.refresh()
+            if not has_marker(log.view, topic_id, row.transaction):
+                check_there(log.store, batches, row.transactional_id)
+        if not _write_marker(log, row, topic_id, batches, reading):
             return False
         reach("marker.after")
     return True
@@ -175,12 +184,11 @@ def _write_markers_of(
 def _write_marker(
     log: TopicLog,
     row: TransactionMetadata,
-    result: TransactionResult,
     topic_id: str,
+    batches: Sequence[StagedBatch],
     reading: Reading,
 ) -> bool:
     """False: not written, because the row was read too long ago. Raises as `check_published`."""
-    batches = [b for b in row.pending.batches if (b.topic, b.topic_id) == (log.name, topic_id)]
 
     def decide(state: TopicState) -> TopicCommit | Settled | None:
         if not reading.counts_for(log.log):
@@ -189,7 +197,7 @@ def _write_marker(
             state,
             topic_id=topic_id,
             transaction=row.transaction,
-            result=result,
+            result=TransactionResult.of(row.state),
             batches=batches,
             app=row.pending.app,
         )

@@ -20,9 +20,10 @@ from txnlog.errors import (
 from txnlog.process.failures import Failures, caught
 from txnlog.protocol.appends import check_topic_id
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
-from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
+from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.vacuum import file_retention_ms
 from txnlog.storage.delta.tombstones import read_tombstones
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.topic_log import TopicLog
 
 
@@ -90,26 +91,28 @@ def check_ages(root: Root, batches: Sequence[StagedBatch]) -> None:
         )
 
 
-def check_held(root: Root, row: TransactionMetadata) -> None:
-    """Raise LogGapError if a file is gone that the client of this row has prepared, perhaps long
-    ago: a topic's folder was restored alone.
+def check_there(store: ObjectStore, batches: Sequence[StagedBatch], transactional_id: str) -> None:
+    """Raise LogGapError if a file is gone that was prepared or decided, perhaps long ago: a topic's
+    folder was restored alone.
     """
 
     def check(batch: StagedBatch) -> None:
         path = f"{batch.topic}/{batch.path}"
         try:
-            is_there = root.store.head(path).size_bytes == batch.size_bytes
+            is_there = store.head(path).size_bytes == batch.size_bytes
         except ObjectNotFoundError:
             is_there = False
         if not is_there:
             raise LogGapError(
-                f"Nothing was committed: {row.transactional_id!r} has prepared {path}, and this "
-                f"file is missing or another one. {RESTORE_ALL}",
-                transactional_id=row.transactional_id,
+                f"{path}, which the transaction of {transactional_id!r} has written, is missing "
+                f"or is another file: nothing was committed there now. {RESTORE_ALL} "
+                "Without one: `txnlog repair`.",
+                transactional_id=transactional_id,
+                topic=batch.topic,
                 path=path,
             )
 
-    root.store.together([partial(check, batch) for batch in row.pending.batches])
+    store.together([partial(check, batch) for batch in batches])
 
 
 def check_published(

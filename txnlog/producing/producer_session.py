@@ -23,7 +23,7 @@ from functools import partial
 from typing import TypeVar
 
 from txnlog.cluster import Cluster
-from txnlog.coordinator.staged_files import Staging, check_held
+from txnlog.coordinator.staged_files import Staging, check_there
 from txnlog.errors import (
     CommitStateUnknownError,
     IllegalGenerationError,
@@ -227,7 +227,7 @@ class ProducerSession:
         offsets: Offsets = () if held else self._requests()
         read_ms = self._clock.boot_ms()
         if held and not self._is_decided:
-            check_held(self._cluster, self.row)
+            check_there(self._cluster.store, self.row.pending.batches, self.row.transactional_id)
         try:
             self._adopt(self._attempt(self._coordinator.commit, staging, offsets), read_ms)
         except TxnLogError as error:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from txnlog.errors import CorruptLogError, ObjectNotFoundError
 from txnlog.protocol.batches import decode_stats
+from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.verification.data_files import RecordCheck, check_files
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
 from txnlog.protocol.verification.headers import Batches, batch_finding
@@ -45,15 +46,21 @@ def check_listing(
     *,
     missing: FindingKind,
     batches: Batches | None = None,
+    decided: Collection[StagedBatch] = (),
     since_ms: int | None = None,
 ) -> set[str]:
     """Check that every live file exists with its size; returns the paths of those that do not.
 
-    The log must be read before the listing. `batches` are the headers of a topic.
+    The log must be read before the listing. `batches` are the headers of a topic, `decided` what
+    will be published in it.
     """
     live = state.files
     if since_ms is not None:
         live = live.filter(pc.greater_equal(live.column("modification_time"), since_ms))
+    live = live.select(["path", "size"])
+    if decided:
+        pairs = [{"path": one.path, "size": one.size_bytes} for one in decided]
+        live = pa.concat_tables([live, pa.Table.from_pylist(pairs, schema=live.schema)])
     if not len(live):
         return set()
     names, sizes = list_data_files(store, table)

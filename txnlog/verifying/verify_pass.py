@@ -301,6 +301,7 @@ class VerifyPass:
         self._topics[name] = check_topic(name, state, batches, config, self.findings)
         self.found.batches += len(batches.partition)
         since_ms = self._settings.since_ms
+        rows = [row for shard in self._rows.values() for row in shard.rows.values()]
         reported = data_files.check_listing(
             self._store,
             name,
@@ -308,6 +309,7 @@ class VerifyPass:
             self.findings,
             missing=FindingKind.FILE_MISSING,
             batches=batches,
+            decided=across.unpublished(self._topics[name], rows),
             since_ms=since_ms,
         )
         if self._settings.deep:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.group_metadata import Group
-from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
 from txnlog.protocol.shards import offsets_table_of
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.txn_memory import TxnMemory
@@ -59,6 +59,22 @@ def check_table_ids(tables: Iterable[TableId], findings: Findings) -> None:
                     what=f"its id {one.found} is also that of {first}",
                 )
             )
+
+
+def unpublished(topic: TopicFacts, rows: Iterable[TransactionMetadata]) -> list[StagedBatch]:
+    """Batches of decided transactions, by `rows` read before the topic, that lack their marker."""
+    left = [
+        row
+        for row in rows
+        if row.state is TransactionState.PREPARE_COMMIT
+        and topic.txns.markers.get(row.producer_id, -1) < row.txn_epoch
+    ]
+    return [
+        batch
+        for row in left
+        for batch in row.pending.batches
+        if (batch.topic, batch.topic_id) == (topic.name, topic.topic_id)
+    ]
 
 
 def check_ended(
