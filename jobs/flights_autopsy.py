@@ -21,43 +21,43 @@ SETTLED = ("EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT")
 class Autopsy:
     """The commit in progress when the driver died.
 
-    prepared: transactions that are decided and not complete. topics, topics_marked: the topics of
-    those transactions, and how many of them have the marker. unlogged_batches: micro-batches with
-    an offsets/<n> and without a commits/<n>.
+    unpublished: transactions that are decided and lack a marker. topics, topics_marked: the topics
+    of those transactions, and how many of them have the marker. unlogged_batches: micro-batches
+    with an offsets/<n> and without a commits/<n>.
     """
 
-    prepared: int
+    unpublished: int
     topics: int
     topics_marked: int
     unlogged_batches: int
 
     def describe(self) -> str:
         """The state that a restart will find, as text."""
-        if self.prepared:
+        if self.unpublished:
             return f"PREPARE_COMMIT, {self.topics_marked} of {self.topics} topics marked"
         batch = "without" if self.unlogged_batches else "with"
-        return f"no transaction open, the last micro-batch {batch} its commits/<n>"
+        return f"every decided transaction published, the last micro-batch {batch} its commits/<n>"
 
     def contradicts(self, place: str) -> bool:
         """Whether a driver killed at that fail point cannot have left this state."""
         match place:
             case "prepare_commit.after":
-                return not (self.prepared == 1 and self.topics_marked == 0)
+                return not (self.unpublished == 1 and self.topics_marked == 0)
             case "marker.after":
-                return not (self.prepared == 1 and 0 < self.topics_marked < self.topics)
+                return not (self.unpublished == 1 and 0 < self.topics_marked < self.topics)
             case "sink_commit.after":
-                return not (self.prepared == 0 and self.unlogged_batches == 1)
+                return not (self.unpublished == 0 and self.unlogged_batches == 1)
             case _:
                 return False
 
 
 def autopsy(root: Path, checkpoint: Path) -> Autopsy:
     """Read the transaction state, the topics it names, and Spark's checkpoint folder."""
-    prepared = [row for row in transaction_rows(root) if row["state"] == PREPARE_COMMIT]
-    topics = [(row, topic) for row in prepared for topic in _topics_of(row)]
+    unpublished = [row for row in transaction_rows(root) if _is_unpublished(root, row)]
+    topics = [(row, topic) for row in unpublished for topic in _topics_of(row)]
     marked = [1 for row, topic in topics if _is_marked(root, row, topic)]
     return Autopsy(
-        prepared=len(prepared),
+        unpublished=len(unpublished),
         topics=len(topics),
         topics_marked=len(marked),
         unlogged_batches=len(_batches(checkpoint / "offsets") - _batches(checkpoint / "commits")),
@@ -71,8 +71,19 @@ def transaction_rows(root: Path) -> list[dict[str, Any]]:
 
 
 def unsettled_transactions(root: Path) -> int:
-    """The number of transactions that are neither complete nor aborted."""
-    return sum(row["state"] not in SETTLED for row in transaction_rows(root))
+    """The number of transactions that are neither published nor aborted."""
+    rows = [row for row in transaction_rows(root) if row["state"] not in SETTLED]
+    return sum(row["state"] != PREPARE_COMMIT or _is_unpublished(root, row) for row in rows)
+
+
+def _is_unpublished(root: Path, row: dict[str, Any]) -> bool:
+    """Whether a transaction is decided, and a topic or its group lacks the marker."""
+    if row["state"] != PREPARE_COMMIT:
+        return False
+    shards = [shard.name for shard in root.glob("__consumer_offsets-*")]
+    has_offsets = bool(json.loads(row["pending"]).get("tickets"))
+    moved = not has_offsets or any(_is_marked(root, row, shard) for shard in shards)
+    return not moved or not all(_is_marked(root, row, topic) for topic in _topics_of(row))
 
 
 def _topics_of(row: dict[str, Any]) -> set[str]:

@@ -16,9 +16,7 @@ FAILPOINTS = {
     "prepare_commit.before": "before PREPARE_COMMIT",
     "prepare_commit.after": "after PREPARE_COMMIT, before any marker",
     "marker.after": "between the first topic's marker and the last",
-    "offsets.after": "after the group's offsets, before COMPLETE_COMMIT",
-    "complete.before": "before COMPLETE_COMMIT",
-    "complete.after": "after COMPLETE_COMMIT",
+    "offsets.after": "after the group's offsets",
     "sink_commit.after": "between the sink's commit and Spark's commits/<n>",
 }
 DEFAULT_KILLS = (

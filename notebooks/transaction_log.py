@@ -97,7 +97,9 @@ spark.sql(f"SELECT * FROM {shard} WHERE transactional_id = '{query.id}'").show(v
 #   id and `txn_epoch` identify one transaction.
 # - `state`: `PREPARE_COMMIT` and `PREPARE_ABORT` are the point of no return: any process that
 #   reads one finishes it. `ONGOING` is undecided: its producer ends it, or the timeout
-#   `timeout_ms` does. `EMPTY`, `COMPLETE_COMMIT` and `COMPLETE_ABORT` are final.
+#   `timeout_ms` does. `EMPTY`, `COMPLETE_COMMIT` and `COMPLETE_ABORT` are final. A query leaves its
+#   newest batch `PREPARE_COMMIT`, with all markers in place: the decision of the next batch is
+#   COMPLETE, too, and else a sweep writes it.
 # - `partitions`: JSON, the partitions an eager producer has written to so far.
 # - `pending`: JSON, what a decided transaction publishes: staged files, and offsets of groups with
 #   their tickets. `{}` if there is nothing to finish.
@@ -133,23 +135,22 @@ for commit in past:
     print(commit.version, commit.timestamp, commit.operation)
 
 # %% [markdown]
-# `INIT PRODUCER ID` made the stream the owner. Then, for each micro-batch, PREPARE and COMPLETE.
-# The prepared row lists what is to be published; the complete row no longer does:
+# `INIT PRODUCER ID` made the stream the owner. Then there is one decision for each micro-batch,
+# which completes the batch before in the same write. The row lists what it publishes:
 
 # %%
 prepared = next(commit.version for commit in past if commit.operation == "PREPARE_COMMIT")
-decided, complete = row_at(prepared), row_at(prepared + 1)
+decided, following = row_at(prepared), row_at(prepared + 1)
 for batch in decided.pending.batches:
     print(f"{batch.topic}-{batch.partition}: {batch.num_records} records in {batch.path}")
 groups = [ticket.group_id for ticket in decided.pending.tickets]
-print(decided.state, groups, "->", complete.state, complete.pending)
+print(decided.state, groups, decided.txn_epoch, "->", following.state, following.txn_epoch)
 
-assert (decided.state, complete.state) == ("PREPARE_COMMIT", "COMPLETE_COMMIT")
-assert decided.txn_epoch == complete.txn_epoch == complete.producer_epoch - 1
+assert (decided.state, following.state) == ("PREPARE_COMMIT", "PREPARE_COMMIT")
+assert decided.txn_epoch == following.txn_epoch - 1
 assert {batch.topic for batch in decided.pending.batches} == {"views"}
 assert sum(batch.num_records for batch in decided.pending.batches) == 20
 assert groups == ["copier"]
-assert complete.pending.batches is None
 
 # %% [markdown]
 # ## Batch headers
@@ -292,5 +293,5 @@ lag.show()
 rows = lag.collect()
 assert sum(row.offset for row in rows) == 60
 assert all(row.lag == 0 for row in rows)
-assert row_at(past[-1].version).state == "COMPLETE_COMMIT"
+assert row_at(past[-1].version).state == "PREPARE_COMMIT"
 spark.stop()

@@ -1,13 +1,12 @@
 """The driver's part of the sink: take over the query's row, skip replays, commit.
 
-Runs in a Python worker that may be a new process for each micro-batch, so it keeps no state: all
-state is in the state row and the checkpoint.
+Runs in a Python worker that may be a new process for each micro-batch: all state is in the state
+row and the checkpoint. COMPLETE of a batch is one write with the decision of the next one.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -31,13 +30,14 @@ from txnlog.protocol.metadata import (
     StagedBatch,
     TransactionMetadata,
 )
-from txnlog.protocol.micro_batches import is_committed, is_owned
+from txnlog.protocol.micro_batches import goes_on, is_committed, is_owned
 from txnlog.settings.options import Options, redacted_url
 
 logger = logging.getLogger("txnlog")
 
-_WORKER_STAYS = "SPARK_REUSE_WORKER"
-"""Spark sets it for a worker that it keeps for the next micro-batch (spark.python.worker.reuse)."""
+_measured: dict[str, Phases] = {}
+"""Query id -> the figures of its newest batch that this process committed, for the next one's log
+entry. They are lost with the process, and with them nothing else."""
 
 
 def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: int) -> None:
@@ -51,47 +51,21 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
         return
     configure_logging()
     run = tasks[0]
-    phases = Phases({"queryId": run.query_id, "batchId": str(batch_id), **_staging(tasks)})
+    facts = {"queryId": run.query_id, "batchId": str(batch_id), **_staging(tasks)}
+    phases = Phases(facts, before=_measured.get(run.query_id))
     cluster = Cluster.cached(options.root, options.storage)
-    waited_ns = cluster.afterwards.take_waited_ns()
-    if waited_ns:
-        phases.add("waiting", waited_ns)
-    # On a local disk a round takes no time, and Spark ends at once a worker that does not stay.
-    is_later = _WORKER_STAYS in os.environ and not cluster.store.is_local
     row: TransactionMetadata | None = None
     try:
         row = commit_once(cluster, options, tasks, batch_id, phases)
     finally:
         phases.stop()
-        complete = partial(_complete, cluster, row, phases)
-        if is_later:
-            _log_batch(row, phases)
-            cluster.afterwards.do(complete)
-        else:
-            complete()
-            _log_batch(row, phases)
-
-
-def _complete(cluster: Cluster, row: TransactionMetadata | None, phases: Phases) -> None:
-    """COMPLETE, where it is left; then transactions of dead processes, which waited for this one.
-
-    An error of the former is logged: who comes next, or a sweeper, completes what is decided.
-    """
-    retries, what = cluster.store.retries, "Completing a transaction that is committed"
-    try:
-        if row is not None and row.state.is_prepared:
-            cluster.coordinator.complete(row, phases=phases)
-            retries.worked(what)
-    except TxnLogError as error:
-        retries.failed(what, what, error, until="by the next one, or a sweep")
-    finally:
+        # Transactions of dead processes have waited for this one.
         with phases.measure("housekeeping"):
             cluster.sweeper.sweep_if_due()
-
-
-def _log_batch(row: TransactionMetadata | None, phases: Phases) -> None:
     if row is not None:
-        _log("Batch %s of query %s", (phases.facts["batchId"], phases.facts["queryId"]), phases)
+        phases.before = None
+        _measured[run.query_id] = phases
+        _log("Batch %s of query %s", (str(batch_id), run.query_id), phases)
 
 
 def commit_once(
@@ -101,11 +75,11 @@ def commit_once(
     batch_id: int,
     phases: Phases,
 ) -> TransactionMetadata | None:
-    """The steps of commit_micro_batch but COMPLETE; None if it is already committed, or empty."""
+    """The row that the commit leaves; None if the batch is already committed, or empty."""
     run, batches = tasks[0], _ordered(tasks)
     topics = tuple(sorted({batch.topic for batch in batches}))
     row, planned, read = _read(cluster, options, run.query_id, batch_id, topics, phases)
-    if not _is_next(row, run, batch_id):
+    if not goes_on(row, run.run_id, batch_id):
         # The row was a guess, on which only a commit may rely.
         with phases.measure("tail"):
             row = cluster.coordinator.describe(run.query_id)
@@ -114,33 +88,26 @@ def commit_once(
         offsets = group_offsets(options, cluster, planned, is_first_of_run=is_first_of_run)
     if not batches and not offsets:
         return None
-    # A decided transaction is finished first, whichever run decided it. A committed batch is
-    # skipped without a takeover: else a driver that resumes late would fence its successor.
-    if row is not None and row.state.is_prepared:
-        with phases.measure("own"):
-            # The topics may have changed meanwhile.
-            row, read = cluster.coordinator.finish(row) or row, None
-    if _is_committed(row, options, run, planned):
-        return None
-    if row is None or not is_owned(row, run.run_id) or not row.state.is_idle:
-        # The topics may have changed while the id was taken over.
-        read = None
-        with phases.measure("own"):
-            row = _take_over(options, cluster, run, topics)
+    if row is None or not goes_on(row, run.run_id, batch_id):
+        # A decided transaction is finished first, whichever run decided it. A committed batch is
+        # skipped without a takeover: else a driver that resumes late would fence its successor.
+        if row is not None and row.state.is_prepared:
+            with phases.measure("own"):
+                # The topics may have changed meanwhile.
+                row, read = cluster.coordinator.finish(row) or row, None
         if _is_committed(row, options, run, planned):
             return None
+        if row is None or not is_owned(row, run.run_id) or not row.state.is_idle:
+            # The topics may have changed while the id was taken over.
+            read = None
+            with phases.measure("own"):
+                row = _take_over(options, cluster, run, topics)
+            if _is_committed(row, options, run, planned):
+                return None
     last_batch = LastBatch(batch_id=batch_id, digest=planned.digest, topics=topics)
     return cluster.coordinator.commit(
         row, batches, offsets=offsets, last_batch=last_batch, phases=phases, read=read
     )
-
-
-def _is_next(row: TransactionMetadata | None, run: StagedTask, batch_id: int) -> bool:
-    """Whether the run owns the row, idle, and the batch is later than the newest committed one."""
-    if row is None or not is_owned(row, run.run_id) or not row.state.is_idle:
-        return False
-    last = row.owner.last_batch
-    return last is not None and last.batch_id < batch_id
 
 
 def _read(
@@ -204,7 +171,11 @@ def commit_batch_write(options: Options, tasks: Sequence[StagedTask]) -> None:
             transactional_id, owner, timeout_ms=options.number("transaction.timeout.ms") or 0
         )
     committed = cluster.coordinator.commit(row, batches, phases=phases)
-    _complete(cluster, committed, phases)
+    phases.stop()
+    try:
+        cluster.coordinator.complete(committed, phases=phases)
+    except TxnLogError as error:
+        logger.info("COMPLETE of %r is left to a sweep: %s", transactional_id, error)
     _log("Batch write of transactional.id %s", (transactional_id,), phases)
 
 

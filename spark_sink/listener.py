@@ -148,10 +148,8 @@ class TxnLogListener(StreamingQueryListener):
                 added = committed - query.committed_before - transactions
                 if newest is not None and newest.version > query.version:
                     query.version = newest.version
-                    if newest.phases_ms:
-                        # Another process that completes a transaction has not measured it.
-                        transaction, is_new = newest, True
-            if transaction is None and not any(txnlog_sources(progress)):
+                    transaction, is_new = newest, True
+            if not transactions + added and not any(txnlog_sources(progress)):
                 # The query uses neither the source nor the sink.
                 return
             report = report_of(progress, transactions=transactions + added, transaction=transaction)

@@ -46,7 +46,7 @@ class PrometheusMetrics:
         )
         self._phase = client.Gauge(
             "txnlog_commit_phase_seconds",
-            "Time of each phase of the newest commit",
+            "Time of each phase of the newest commit that is measured",
             ["query", "phase"],
             registry=registry,
         )

@@ -19,7 +19,7 @@ class QueryReport:
 
     `lag` is topic -> partition -> records that were unread when the batch was planned;
     `transactions` counts the transactions committed since the listener was added; `transaction`
-    is the newest of them, None before the first.
+    is the newest of which the figures are known, most often the one before, else None.
     """
 
     query_id: str
@@ -54,7 +54,8 @@ class QueryReport:
             phases = dict(self.transaction.phases_ms)
             total_ms = phases.pop("total", 0.0)
             listed = ", ".join(f"{name} {ms:.1f}" for name, ms in phases.items())
-            line += f"; commit {total_ms:.1f} ms ({listed})"
+            batch_id = self.transaction.parameters.get("batchId")
+            line += f"; commit of batch {batch_id} {total_ms:.1f} ms ({listed})"
         return line
 
 

@@ -23,7 +23,6 @@ from txnlog.errors import (
     UnknownTopicOrPartitionError,
     unexpected,
 )
-from txnlog.process.afterwards import Afterwards
 from txnlog.process.caches import ProcessCache
 from txnlog.process.failures import Failures
 from txnlog.protocol.decoding import PARTITIONS_MAX
@@ -65,7 +64,6 @@ class Cluster(Root):
         self.coordinator = TransactionCoordinator(self)
         self.groups = GroupCoordinator(self)
         self.sweeper = Sweeper(self)
-        self.afterwards = Afterwards()
         self.is_new = False
 
     @classmethod
@@ -122,16 +120,9 @@ class Cluster(Root):
         *,
         create: bool = False,
     ) -> Cluster:
-        """This thread's instance for this root: Spark's workers live across micro-batches.
-
-        The work of its `afterwards` is done; where that takes long, it is another instance.
-        """
+        """This thread's instance for this root: Spark's workers live across micro-batches."""
         root, options = checked_root(root), checked_types(storage_options)
-        cluster = CLUSTERS.get(root, options, lambda: cls.open(root, options, create=create))
-        if not cluster.afterwards.wait():
-            CLUSTERS.drop(root, options)
-            cluster = CLUSTERS.get(root, options, lambda: cls.open(root, options, create=create))
-        return cluster
+        return CLUSTERS.get(root, options, lambda: cls.open(root, options, create=create))
 
     def _check_cluster_id(self) -> None:
         """Raise NotCoordinatorError if this root now holds another cluster than the opened one.

@@ -49,7 +49,7 @@ def test_autopsy_between_two_markers_counts_one_of_two(tmp_path: Path) -> None:
     write_topic(tmp_path, "cancellations", 2)
     write_checkpoint(tmp_path / "checkpoint", 5, 4)
     found = autopsy(tmp_path, tmp_path / "checkpoint")
-    assert found == Autopsy(prepared=1, topics=2, topics_marked=1, unlogged_batches=1)
+    assert found == Autopsy(unpublished=1, topics=2, topics_marked=1, unlogged_batches=1)
     assert not found.contradicts("marker.after")
     assert found.contradicts("prepare_commit.after")
     assert found.contradicts("sink_commit.after")
@@ -62,7 +62,7 @@ def test_autopsy_after_prepare_finds_no_marker(tmp_path: Path) -> None:
     write_state(tmp_path, "PREPARE_COMMIT", ["departures"])
     write_topic(tmp_path, "departures", None)
     found = autopsy(tmp_path, tmp_path / "no-checkpoint")
-    assert found == Autopsy(prepared=1, topics=1, topics_marked=0, unlogged_batches=0)
+    assert found == Autopsy(unpublished=1, topics=1, topics_marked=0, unlogged_batches=0)
     assert not found.contradicts("prepare_commit.after")
     assert found.contradicts("marker.after")
 
@@ -72,7 +72,8 @@ def test_autopsy_after_sink_commit_misses_one_commits_file(
     tmp_path: Path, commits: int, struck: bool
 ) -> None:
     """The demo must not report a kill "before commits/<n>" if commits/<n> exists (R54)."""
-    write_state(tmp_path, "COMPLETE_COMMIT", [])
+    write_state(tmp_path, "PREPARE_COMMIT", ["departures"])
+    write_topic(tmp_path, "departures", 3)
     write_checkpoint(tmp_path / "checkpoint", 5, commits)
     found = autopsy(tmp_path, tmp_path / "checkpoint")
     assert found.contradicts("sink_commit.after") is not struck

@@ -1,4 +1,6 @@
-"""Spark queries with deferred publication: steps 0 to 4 of a micro-batch, as spark_sink commits it.
+"""Spark queries with deferred publication: steps 0 to 3 of a micro-batch, as spark_sink commits it.
+
+Step 4, COMPLETE, is one write with the decision of the same run's next batch.
 
 A and B are two runs of one query on one checkpoint, C is a new query of the same group that has
 lost the checkpoint and starts from the committed positions under its own query id, H is a helper
@@ -32,16 +34,25 @@ from tests.model.values import (
 from tests.model.world import World
 from txnlog.errors import TxnLogError
 from txnlog.protocol.groups import GroupOffsets
-from txnlog.protocol.metadata import GroupTicket, Holder, LastBatch, Manifest, Owner
-from txnlog.protocol.micro_batches import is_committed
+from txnlog.protocol.metadata import (
+    GroupTicket,
+    Holder,
+    LastBatch,
+    Manifest,
+    Owner,
+    ProducerIdAndEpoch,
+    TransactionMetadata,
+)
+from txnlog.protocol.micro_batches import goes_on, is_committed
 from txnlog.protocol.revocation import prepare_revoke
 from txnlog.protocol.states import TransactionResult
-from txnlog.protocol.transitions import Done, Transition, prepare_end, prepare_init
+from txnlog.protocol.transitions import Done, Transition, as_completed, prepare_end, prepare_init
 
 GROUP = "g"
 INPUT = "in"
 REGISTRATIONS_MAX = 2  # of one commit: two runs could fence each other for ever
 FETCH_BEFORE_BUMP = "a start reads the position and then bumps the generation"
+LEAVES_A_MARKER = "a batch leaves a marker to the next one, too"
 FORGET_BATCHES = "the last batch id is not kept with the decision"
 
 Step = tuple[str, Stored, "tuple[Checkpoint, ...]", Pc]
@@ -118,12 +129,14 @@ class SparkOwner:
     def _lost_reply(self, pc: Pc) -> Pc | None:
         """Where it is without a reply; a generation begun again and again has no end."""
         if pc[0] == "register":
-            return (*pc[:5], pc[5] + 1, pc[6]) if pc[5] < REGISTRATIONS_MAX else None
+            return (*pc[:5], pc[5] + 1, *pc[6:]) if pc[5] < REGISTRATIONS_MAX else None
         return None if pc[0] in ("start", "bump", "reset") else pc
 
     def _step(self, state: State, actor: Actor, pc: Pc) -> Iterator[Step]:
         stored, checkpoints, _ = state
-        if pc[0] in Recovery.NAMES:
+        if pc[0] == "fin" and pc[4][0] == "ack" and self._is_left(pc):
+            yield "leaves COMPLETE", stored, checkpoints, pc[4]
+        elif pc[0] in Recovery.NAMES:
             for label, after, place in self.recovery.steps(stored, pc):
                 yield label, after, checkpoints, place
         elif pc[0] == "look":
@@ -142,6 +155,11 @@ class SparkOwner:
             yield from self._query(state, actor, pc)
         elif pc[0] in ("own", "register", "prepare"):
             yield from self._commit(state, actor, pc)
+
+    def _is_left(self, pc: Pc) -> bool:
+        """Whether what is left of the run's own transaction waits for its next decision."""
+        what = self.world.plan(pc[2])[pc[3]][0]
+        return what == "complete" or (LEAVES_A_MARKER in self.broken and pc[3] > 0)
 
     def _reset(self, state: State, pc: Pc) -> Iterator[Step]:
         """groups.reset: begin a generation, fence all, write under it, or begin again."""
@@ -266,6 +284,12 @@ class SparkOwner:
         batch = pc[1]
         start, end, generation = checkpoints[actor.query].offsets[batch]
         if pc[0] == "own":
+            row = self.world.row(stored, actor.query)
+            if row is not None and goes_on(row, actor.name, batch):
+                after = as_completed(row) if row.state.is_prepared else row
+                decides = self._decide(after, batch, follows=row.state.is_prepared)
+                yield f"goes on with batch {batch}", stored, checkpoints, decides
+                return
             met = self.recovery.meet_prepared(stored, actor.query, pc)
             if met is not None:
                 yield "meets PREPARE", stored, checkpoints, met
@@ -274,7 +298,8 @@ class SparkOwner:
             if wrote.error and met is not None:
                 return
             beside = self.recovery.meet_prepared(wrote.stored, actor.query, pc)
-            after = DEAD if wrote.error else beside or self._decide(wrote.stored, actor, batch, pc)
+            row = self.world.row(wrote.stored, actor.query)
+            after = DEAD if wrote.error or row is None else beside or self._decide(row, batch)
             owns = "owns" if wrote.stored == stored else "takes over, and owns"
             note = f"{owns} batch {batch}: {wrote.error or after[0]}"
             yield note, wrote.stored, checkpoints, after
@@ -289,14 +314,14 @@ class SparkOwner:
             row = self.world.row(stored, actor.query)
             floor = row.owner.floors.get(GROUP, 0) if row is not None else 0
             again = wrote.error == "IllegalGenerationError" and pc[5] < REGISTRATIONS_MAX
-            after = ("register", *pc[1:4], floor, pc[5], frozenset()) if again else DEAD
+            after = ("register", *pc[1:4], floor, pc[5], frozenset(), pc[6]) if again else DEAD
         note = f"PREPARE: {wrote.error or f'batch {batch} e{pc[3]}'}"
         yield note, wrote.stored, checkpoints, after
 
     def _register(self, state: State, actor: Actor, pc: Pc) -> Iterator[Step]:
         """groups.tickets; a run whose ticket was refused since comes here again."""
         stored, checkpoints, _ = state
-        _, batch, producer_id, epoch, floor, times, fenced = pc
+        _, batch, producer_id, epoch, floor, times, fenced, follows = pc
         start, end, generation = checkpoints[actor.query].offsets[batch]
         request = GroupOffsets(
             group_id=GROUP,
@@ -306,13 +331,13 @@ class SparkOwner:
         )
         holder = self._holder(actor, producer_id, epoch)
         wrote = self.world.register(stored, holder, request, floor=floor, fenced=fenced)
-        after: Pc = ("prepare", batch, producer_id, epoch, wrote.ticket, times + 1)
+        after: Pc = ("prepare", batch, producer_id, epoch, wrote.ticket, times + 1, follows)
         note = wrote.error or f"ticket {wrote.ticket}"
         if wrote.error:
             after = DEAD
         elif not wrote.ticket:
             met = {self.world.holders[number].ticket for number in wrote.holders}
-            after = fencing(wrote.holders, (*pc[:6], fenced | met))
+            after = fencing(wrote.holders, (*pc[:6], fenced | met, follows))
             note = f"meets {len(met)} holders"
         yield f"registers: {note}", wrote.stored, checkpoints, after
 
@@ -340,12 +365,8 @@ class SparkOwner:
             ),
         )
 
-    def _decide(self, stored: Stored, actor: Actor, batch: int, back: Pc) -> Pc:
-        """What commit_micro_batch does with the row that it owns now."""
-        row = self.world.row(stored, actor.query)
-        assert row is not None
-        if not row.state.is_idle:
-            return back
+    def _decide(self, row: TransactionMetadata, batch: int, *, follows: bool = False) -> Pc:
+        """What commit_micro_batch does with the row that it owns now, and that is idle."""
         try:
             done = is_committed(row, batch_id=batch, digest="")
         except TxnLogError:
@@ -354,13 +375,13 @@ class SparkOwner:
             return ("ack", batch)
         txn = (batch, row.producer_id, row.producer_epoch)
         if not self.grouped:
-            return ("prepare", *txn, 0, REGISTRATIONS_MAX)
-        return ("register", *txn, row.owner.floors.get(GROUP, 0), 0, frozenset())
+            return ("prepare", *txn, 0, REGISTRATIONS_MAX, follows)
+        return ("register", *txn, row.owner.floors.get(GROUP, 0), 0, frozenset(), follows)
 
     def _prepare(
         self, stored: Stored, actor: Actor, pc: Pc, planned: tuple[int, int, int]
     ) -> Wrote:
-        _, batch, producer_id, epoch, ticket, _ = pc
+        _, batch, producer_id, epoch, ticket, _, follows = pc
         start, end, generation = planned
         carried = GroupTicket(
             group_id=GROUP,
@@ -377,13 +398,14 @@ class SparkOwner:
         return self.world.transition(
             stored,
             actor.query,
-            ("end", actor.name, batch, epoch, ticket, planned),
+            ("end", actor.name, batch, epoch, ticket, planned, follows),
             lambda row: prepare_end(
                 row,
                 holder=self._holder(actor, producer_id, epoch),
                 result=TransactionResult.COMMIT,
                 manifest=manifest,
                 last_batch=last,
+                follows=ProducerIdAndEpoch(producer_id, epoch - 1) if follows else None,
                 now_ms=0,
             ),
         )

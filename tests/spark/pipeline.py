@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
+from txnlog.coordinator.state_rows import as_shown
 from txnlog.protocol.metadata import Owner
 from txnlog.storage.batches.reader import FileSpan, read_batch_file
 
@@ -181,7 +182,7 @@ def check(
     for number in range(cluster.shards):
         shard = cluster.shard(number)
         shard.refresh()
-        for row in shard.view.rows.values():
+        for row in as_shown(cluster, list(shard.view.rows.values())):
             assert row.state.is_idle, row
     committed = [
         positions for group in groups for positions in cluster.groups.fetch(group).values()

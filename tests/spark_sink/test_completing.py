@@ -1,11 +1,10 @@
-"""COMPLETE of a micro-batch, which the sink leaves to a thread where a round takes time."""
+"""COMPLETE of a micro-batch, which is one write with the decision of the next one."""
 
 from __future__ import annotations
 
-import threading
+import json
 from functools import partial
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -28,19 +27,20 @@ from tests.coordinator.processes import (
     state_of,
     world,
 )
-from txnlog import cluster as cluster_module
-from txnlog.cluster import Cluster
+from txnlog.cluster import CLUSTERS, Cluster
 from txnlog.coordinator.history import CommittedTransactions
 from txnlog.coordinator.phases import Phases
-from txnlog.process import afterwards
+from txnlog.errors import ProducerFencedError
 from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.revocation import prepare_revoke
 from txnlog.protocol.states import TransactionState
 from txnlog.settings.options import parse_options
+from txnlog.testing.faults import SharedMemory
 from txnlog.testing.invariants import read_committed
 
 QUERY = "query"
 OPTIONS = parse_options({"path": "/memory", "topic": "orders", "group.id": GROUP}, "writeStream")
-PREPARE_COMMIT, COMPLETE_COMMIT = TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT
+PREPARE_COMMIT = TransactionState.PREPARE_COMMIT
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,6 @@ def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def offsets(options: Any, cluster: Any, planned: PlannedBatch, **_: Any) -> list[Any]:
         return [consumed(planned.batch_id * 10, planned.batch_id * 10 + 10)]
 
-    monkeypatch.setattr(afterwards, "PATIENCE_S", 600)
     monkeypatch.setattr(sink, "group_offsets", offsets)
     monkeypatch.setattr(sink, "planned_batch", lambda _, number: PlannedBatch(number))
 
@@ -62,11 +61,6 @@ def publish(cluster: Cluster, batch_id: int, run: str = "run") -> TransactionMet
     return sink.commit_once(cluster, OPTIONS, [task], batch_id, Phases())
 
 
-def complete(cluster: Cluster, ended: TransactionMetadata | None) -> None:
-    """What the thread does."""
-    sink._complete(cluster, ended, Phases({"queryId": QUERY, "batchId": "0"}))
-
-
 def committed(cluster: Cluster) -> list[str]:
     """The batches that a read_committed reader sees."""
     log = cluster.topic("orders")
@@ -74,28 +68,40 @@ def committed(cluster: Cluster) -> list[str]:
     return sorted(path.split("-", 2)[2].removesuffix(".parquet") for path in paths)
 
 
+def operations(shared: SharedMemory) -> list[str]:
+    """The writes of the query's shard."""
+    shard = process(shared).shard_for(QUERY)
+    store = shared.open()
+    paths = [file.path for file in store.list(shard.path + "/_delta_log") if ".json" in file.path]
+    infos = [json.loads(data.splitlines()[0])["commitInfo"] for data in store.get_many(paths)]
+    return [info["operation"] for info in infos]
+
+
 def test_batch_is_visible_and_its_offsets_have_moved_before_it_is_complete() -> None:
     shared = world()
     worker = process(shared)
     for batch_id in range(3):
-        ended = publish(worker, batch_id)
+        assert publish(worker, batch_id) is not None
         assert state_of(process(shared), QUERY) is PREPARE_COMMIT
         assert position(process(shared)) == batch_id * 10 + 10
-        complete(worker, ended)
-        assert state_of(process(shared), QUERY) is COMPLETE_COMMIT
-    assert committed(process(shared)) == ["0", "1", "2"]
+        assert committed(process(shared)) == [f"{number}" for number in range(batch_id + 1)]
+    made = operations(shared)
+    assert made.count("PREPARE_COMMIT") == 3
+    assert made.count("COMPLETE_COMMIT") == 0
     check_settled(shared)
+    assert operations(shared).count("COMPLETE_COMMIT") == 1
 
 
 @pytest.mark.parametrize("is_new_worker", [False, True])
-def test_worker_that_left_it_is_followed_by_the_next_batch(is_new_worker: bool) -> None:
-    """Spark ended the worker, or the thread met an error: the next commit completes (R36)."""
+def test_next_batch_completes_the_one_before_in_any_worker(is_new_worker: bool) -> None:
+    """Spark may end the worker, and take another for the next commit (R36)."""
     shared = world()
     worker = process(shared)
     for batch_id in range(3):
         assert publish(worker, batch_id) is not None
         if is_new_worker:
             worker = process(shared)
+    assert operations(shared).count("COMPLETE_COMMIT") == 0
     assert publish(worker, 2) is None, "a replay"
     assert publish(process(shared), 2, run="restarted") is None, "a replay of another run"
     assert committed(process(shared)) == ["0", "1", "2"]
@@ -103,142 +109,77 @@ def test_worker_that_left_it_is_followed_by_the_next_batch(is_new_worker: bool) 
     check_settled(shared)
 
 
-def test_fault_at_any_call_of_the_thread_changes_nothing_of_its_batch(some: Some[Any]) -> None:
-    """The batch is there once, and the next one after it (R36, R40)."""
+@pytest.mark.parametrize("who", ["sweeper", "other run", "operator"])
+def test_batch_before_that_another_process_has_completed(who: str) -> None:
+    """The row is a guess, which only a commit proves; a fenced run commits nothing (R43)."""
+    shared = world()
+    worker = process(shared)
+    assert publish(worker, 0) is not None
+    other = process(shared)
+    row = other.coordinator.describe(QUERY)
+    assert row is not None
+    if who == "sweeper":
+        other.coordinator.finish(row)
+        assert publish(worker, 1) is not None
+    elif who == "operator":
+        fence = partial(prepare_revoke, run_id="run", by="test", reason="test", now_ms=0)
+        other.shard_for(QUERY).transition(QUERY, fence)
+        with pytest.raises(ProducerFencedError):
+            publish(worker, 1)
+    else:
+        assert publish(other, 1, run="another") is not None
+        with pytest.raises(ProducerFencedError):
+            publish(worker, 2)
+    assert committed(process(shared)) == (["0"] if who == "operator" else ["0", "1"])
+    check_settled(shared)
+
+
+def test_fault_at_any_call_of_the_next_batch_loses_neither(some: Some[Any]) -> None:
+    """Both batches are there once, whatever happened to the write that ends and decides (R36)."""
     counting = process(world())
-    ended = publish(counting, 0)
+    publish(counting, 0)
     with planned(counting, {}) as counted:
-        complete(counting, ended)
+        publish(counting, 1)
     assert counted.calls
     for at in some(range(counted.calls)):
         for fault in (*CRASHES, *ERRORS):
             shared = world()
             worker = process(shared)
-            ended = publish(worker, 0)
+            publish(worker, 0)
             with planned(worker, {at: fault}):
-                outcome = outcome_of(partial(complete, worker, ended))
-            if outcome == "crashed":
-                worker = process(shared)
-            publish(worker, 1)
+                outcome = outcome_of(partial(publish, worker, 1))
             shared.land_late()
+            # Spark starts the query again, and repeats its last batch.
+            publish(process(shared), 1, run="restarted")
             after = recover(shared)
             where = f"{fault.name} at call {at}: {outcome}"
             assert committed(after) == ["0", "1"], where
             assert position(after) == 20, where
 
 
-def test_work_is_done_beside_and_awaited_by_who_comes_back(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("is_new_worker", [False, True])
+def test_figures_of_a_batch_come_with_the_next_decision_of_the_same_process(
+    is_new_worker: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = process(world())
-    monkeypatch.setattr(cluster_module.CLUSTERS, "get", lambda *_: cluster)
-    begun, go_on, came_back = threading.Event(), threading.Event(), threading.Event()
-    done: list[str] = []
-
-    def work() -> None:
-        begun.set()
-        assert go_on.wait(600)
-        done.append("work")
-
-    def come_back() -> None:
-        Cluster.cached("/memory")
-        done.append("cached")
-        came_back.set()
-
-    cluster.afterwards.do(work)
-    assert begun.wait(600)
-    threading.Thread(target=come_back, daemon=True).start()
-    assert not done
-    go_on.set()
-    assert came_back.wait(600)
-    assert done == ["work", "cached"]
-    Cluster.cached("/memory")
-
-
-def test_error_of_the_work_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = process(world())
-    monkeypatch.setattr(cluster_module.CLUSTERS, "get", lambda *_: cluster)
-    ran = threading.Event()
-
-    def work() -> None:
-        ran.set()
-        raise ZeroDivisionError
-
-    cluster.afterwards.do(work)
-    Cluster.cached("/memory")
-    assert ran.is_set()
-
-
-def test_slow_work_lets_the_next_one_open_the_cluster_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two instances are like two processes."""
     shared = world()
-    slow, other = process(shared), process(shared)
-    ended = publish(slow, 0)
-    begun, go_on = threading.Event(), threading.Event()
-
-    def work() -> None:
-        begun.set()
-        assert go_on.wait(60)
-        complete(slow, ended)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(afterwards, "PATIENCE_S", 0.01)
-        patch.setattr(cluster_module.CLUSTERS, "get", Mock(side_effect=[slow, other]))
-        patch.setattr(cluster_module.CLUSTERS, "drop", Mock())
-        slow.afterwards.do(work)
-        assert begun.wait(60)
-        assert Cluster.cached("/memory") is other
-    assert slow.afterwards.take_waited_ns() > 0
-    assert publish(other, 1) is not None
-    go_on.set()
-    assert slow.afterwards.wait()
-    assert committed(process(shared)) == ["0", "1"]
-    check_settled(shared)
-
-
-def test_interrupt_before_the_work_is_taken_keeps_nobody_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cluster = process(world())
-    monkeypatch.setattr(cluster_module.CLUSTERS, "get", lambda *_: cluster)
-
-    def interrupt(work: object) -> bool:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(afterwards._THREADS, "submit", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        cluster.afterwards.do(lambda: None)
-    assert Cluster.cached("/memory") is cluster
-
-
-@pytest.mark.parametrize("stays", [True, False])
-def test_commit_of_a_worker_completes_with_its_own_figures(
-    stays: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a thread where Spark keeps the worker, and before the return where it ends it."""
-    shared = world()
-    worker = process(shared)
-    monkeypatch.setattr(cluster_module.CLUSTERS, "get", lambda *_: worker)
-    if stays:
-        monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
-    else:
-        monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
     for batch_id in range(4):
+        if batch_id == 0 or is_new_worker:
+            worker = process(shared)
+            sink._measured.clear()
+            monkeypatch.setattr(CLUSTERS, "get", lambda *_, worker=worker: worker)
         batch = staged(worker, "orders", f"{batch_id}")
         sink.commit_micro_batch(
             OPTIONS, [StagedTask(0, (batch,), QUERY, "run", batch_id)], batch_id
         )
-        if not stays:
-            assert state_of(process(shared), QUERY) is COMPLETE_COMMIT
-        Cluster.cached("/memory")
-        assert state_of(process(shared), QUERY) is COMPLETE_COMMIT
         count, newest = CommittedTransactions(process(shared)).read(QUERY)
         assert count == batch_id + 1
+        if is_new_worker or batch_id == 0:
+            assert newest is None
+            continue
         assert newest is not None
-        assert newest.parameters["batchId"] == f"{batch_id}"
-        assert newest.phases_ms["total"] > 0
+        assert newest.parameters["batchId"] == f"{batch_id - 1}"
+        assert newest.parameters["records"] == "2"
+        assert newest.phases_ms["total"] >= newest.phases_ms["publish"] > 0
     assert committed(process(shared)) == ["0", "1", "2", "3"]
     assert position(process(shared)) == 40
     check_settled(shared)

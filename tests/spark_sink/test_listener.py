@@ -20,7 +20,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from spark_sink import QueryReport, TxnLogListener
-from spark_sink.commit import commit_micro_batch
+from spark_sink.commit import _measured, commit_micro_batch
 from spark_sink.messages import StagedTask
 from spark_sink.reports import lag_of
 from spark_sink.staging import Stager
@@ -63,6 +63,11 @@ def progress(batch_id: int, *sources: dict[str, Any], name: str | None = None) -
         "sources": list(sources),
         "sink": {"description": "PythonTable@558dd7d4", "numOutputRows": 10},
     }
+
+
+@pytest.fixture(autouse=True)
+def _without_figures_of_other_tests() -> None:
+    _measured.clear()
 
 
 def send_progress(
@@ -149,7 +154,7 @@ def test_reports_count_transactions_since_the_start_of_the_query(tmp_path: Path)
     assert first.lag == {"s": {0: 30}}
     assert (first.batch_id, first.input_rows, first.label) == (2, 10, "copy")
     assert first.transaction is not None
-    assert first.transaction.parameters["batchId"] == "2"
+    assert first.transaction.parameters["batchId"] == "1", "its figures come with the next one"
     assert second.transaction == first.transaction
     assert listener.latest == {QUERY: second}
 
@@ -170,13 +175,15 @@ def test_report_is_one_line_for_people(tmp_path: Path, caplog: pytest.LogCapture
     """The log is what most users read."""
     listener = TxnLogListener(str(tmp_path))
     start(listener)
-    commit(tmp_path, 0)
+    for batch_id in (0, 1):
+        commit(tmp_path, batch_id)
     with caplog.at_level(logging.INFO, logger="txnlog"):
-        send_progress(listener, 0, 20, 50)
+        send_progress(listener, 1, 20, 50)
     (record,) = caplog.records
     line = record.getMessage()
     assert line.startswith(
-        f"Query {QUERY}, batch 0: 10 rows, 2 rows/s, lag 30 (s 30), 1 transactions; commit "
+        f"Query {QUERY}, batch 1: 10 rows, 2 rows/s, lag 30 (s 30), 2 transactions; "
+        "commit of batch 0 "
     )
     for phase in ("tail", "own", "prepare", "publish", "stageLongest 1.0"):
         assert phase in line
@@ -276,7 +283,7 @@ def test_metrics_of_a_query_and_their_end(tmp_path: Path) -> None:
     assert value("txnlog_lag_records", topic="s", partition="0") == 30
     assert value("txnlog_transactions_total") == 3
     assert value("txnlog_input_rows_total") == 30
-    assert value("txnlog_commit_seconds_count") == 2, "one of each report with a new commit"
+    assert value("txnlog_commit_seconds_count") == 1, "one of each report with new figures"
     assert value("txnlog_processed_rows_per_second") == 2.4
     assert value("txnlog_commit_phase_seconds", phase="stageLongest") == 0.001
     assert (value("txnlog_commit_phase_seconds", phase="publish") or 0) > 0

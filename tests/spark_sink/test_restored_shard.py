@@ -26,11 +26,7 @@ def _without_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def commit(cluster: Cluster, batch_id: int, run: str) -> None:
     task = StagedTask(0, (staged(cluster, "orders", f"{batch_id}-{run}"),), QUERY, run, batch_id)
-    sink._complete(
-        cluster,
-        sink.commit_once(cluster, OPTIONS, [task], batch_id, Phases()),
-        Phases({"queryId": QUERY, "batchId": str(batch_id)}),
-    )
+    sink.commit_once(cluster, OPTIONS, [task], batch_id, Phases())
 
 
 def committed(cluster: Cluster) -> list[str]:

@@ -81,18 +81,14 @@ def complete(
     root: Root, row: TransactionMetadata, *, phases: Phases | None = None
 ) -> TransactionMetadata | None:
     """Step 4 of a transaction that is published; returns the row afterwards, whoever wrote it."""
-    reach("complete.before")
     clock = root.store.clock
     shard = root.shard_for(row.transactional_id)
-    with (phases or Phases()).measure("complete"):
-        completed = shard.transition(
-            row.transactional_id,
-            lambda now: prepare_complete(now, transaction=row.transaction, now_ms=clock.now_ms()),
-            # A helper has measured only part of the commit.
-            parameters=dict if phases is None else phases.parameters,
-        )
-    reach("complete.after")
-    return completed
+    return shard.transition(
+        row.transactional_id,
+        lambda now: prepare_complete(now, transaction=row.transaction, now_ms=clock.now_ms()),
+        # A helper has measured only part of the commit.
+        parameters=dict if phases is None else phases.parameters,
+    )
 
 
 def _write_markers(

@@ -1,8 +1,9 @@
 """Committed transactions and the times of their phases, from the transaction log's history.
 
-A commit's operationParameters name its transaction and the time of each of its phases. They are in
-the log's commits only, not in its checkpoints: commits below the newest checkpoint are not read.
-It is the history of streaming queries: a producer's next decision stands for COMPLETE_COMMIT.
+A commit's operationParameters name its transaction. Those of a write that completes a streaming
+query's batch, the decision of its next one, have the figures of that batch, if the same process
+made both. They are in the log's commits only, not in its checkpoints: commits below the newest
+checkpoint are not read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _SUFFIX = "Ms"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedTransaction:
-    """One COMPLETE_COMMIT: `parameters` as in the log, `ended_ms` by its writer's wall clock."""
+    """One with its figures: `parameters` as in the log, `ended_ms` when they were written, by the
+    writer's wall clock.
+    """
 
     transactional_id: str
     version: int
@@ -46,7 +49,7 @@ class CommittedTransactions:
         self._shards: dict[int, tuple[DeltaLog, _Commits]] = {}
 
     def read(self, transactional_id: str) -> tuple[int, CommittedTransaction | None]:
-        """(number of the id's committed transactions read so far, the newest of them).
+        """(number of the id's committed transactions read so far, the newest that has figures).
 
         The first call for a shard reads its log from the newest checkpoint on.
         """
@@ -84,11 +87,14 @@ class _Commits:
         if commit.version <= self._version:
             return
         self._version = commit.version
-        transactional_id = commit.info.operation_parameters.get("transactionalId")
-        is_committed = commit.info.operation == TransactionState.COMPLETE_COMMIT.name
-        if transactional_id is None or not is_committed:
+        parameters = commit.info.operation_parameters
+        transactional_id = parameters.get("transactionalId")
+        if transactional_id is None:
             return
-        self.counts[transactional_id] += 1
+        if commit.info.operation == TransactionState.PREPARE_COMMIT.name:
+            self.counts[transactional_id] += 1
+        if "totalMs" not in parameters:
+            return
         self.newest[transactional_id] = CommittedTransaction(
             transactional_id=transactional_id,
             version=commit.version,

@@ -7,8 +7,7 @@ own            finishing the former transaction of the transactional.id; take-ov
 tickets        registering in the groups, once per run, and looking its tickets up
 prepare        step 1: PREPARE_COMMIT
 publish        step 2: the marker commits of all topics
-offsets        step 3: entries become offsets
-complete       step 4: COMPLETE_COMMIT; not in that commit itself, which is written before
+offsets        step 3: the groups' rows get the offsets
 """
 
 from __future__ import annotations
@@ -18,15 +17,20 @@ from collections.abc import Callable, Mapping
 
 
 class Phases:
-    """A stopwatch per phase, on a monotonic clock. `facts` go into the commit with the times."""
+    """A stopwatch per phase, on a monotonic clock. `facts` go into the commit with the times.
+
+    `before` measured the id's commit before, whose COMPLETE this one's decision is.
+    """
 
     def __init__(
         self,
         facts: Mapping[str, str] | None = None,
         *,
+        before: Phases | None = None,
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self.facts: dict[str, str] = dict(facts or {})
+        self.before = before
         self.times_ns: dict[str, int] = {}
         self._now_ns = now_ns
         self._began_ns = now_ns()

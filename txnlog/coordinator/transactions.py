@@ -327,8 +327,9 @@ class TransactionCoordinator:
             return decision
 
         reading = Reading.begin(self._store.clock)
+        parameters = {} if phases.before is None else phases.before.parameters()
         with phases.measure("prepare"):
-            ended = self._transition(row, decide)
+            ended = self._transition(row, decide, parameters)
         if not ended.state.is_prepared:
             return ended
         reach("prepare_commit.after")
@@ -400,9 +401,10 @@ class TransactionCoordinator:
         self,
         row: TransactionMetadata,
         decide: Callable[[TransactionMetadata | None], Transition | Done],
+        parameters: Mapping[str, str] = {},
     ) -> TransactionMetadata:
         shard = self._root.shard_for(row.transactional_id)
-        moved = shard.transition(row.transactional_id, decide)
+        moved = shard.transition(row.transactional_id, decide, parameters=lambda: parameters)
         if moved is None:
             raise InvalidTxnStateError(
                 f"The state row of {row.transactional_id!r} is gone. Call init_transactions again.",

@@ -26,8 +26,6 @@ TRANSACTION = (
     "marker.after",
     "markers.after",
     "offsets.after",
-    "complete.before",
-    "complete.after",
     "sink_commit.after",
     "stage.after",
 )

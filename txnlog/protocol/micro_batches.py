@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from txnlog.errors import CheckpointError
 from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.states import TransactionState
 
 
 def is_owned(row: TransactionMetadata | None, run_id: str) -> bool:
     """Whether the run owns the row, and was not fenced."""
     return row is not None and row.owner.run_id == run_id and run_id not in row.owner.former_runs
+
+
+def goes_on(row: TransactionMetadata | None, run_id: str, batch_id: int) -> bool:
+    """Whether the run has committed an earlier batch, of which at most COMPLETE is left (D103).
+
+    Spark begins a batch when the commit of the one before has returned, and that is published.
+    """
+    if row is None or not is_owned(row, run_id):
+        return False
+    last = row.owner.last_batch
+    is_over = row.state.is_idle or row.state is TransactionState.PREPARE_COMMIT
+    return is_over and last is not None and last.batch_id < batch_id
 
 
 def is_committed(row: TransactionMetadata | None, *, batch_id: int, digest: str) -> bool:
