@@ -193,7 +193,8 @@ assert list(states().state) == ["PREPARE_COMMIT"]
 #
 # Without the checkpoint Spark has no record of the old query: this is a new one, with another
 # transactional.id. It reads the group's offsets to start from, meets the ticket of the killed
-# query's transaction, finishes that transaction first, and starts after it.
+# query's transaction, finishes that transaction first, and starts after it. Its own last batch is
+# published, too; its row stays `PREPARE_COMMIT` until a next batch, or a sweep, completes it.
 
 # %%
 book(spark, root, checkpoint)
