@@ -12,8 +12,6 @@ start at any time. Every query copies input offsets 0, 1, ... to each output top
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from tests.model.recovery import DEAD, Pc, Recovery, fencing
 from tests.model.rules import (
@@ -21,6 +19,7 @@ from tests.model.rules import (
     FENCE_FORGETS_RUN,
     START_FENCES_NOBODY,
 )
+from tests.model.spark_state import Actor, Checkpoint, State, Step
 from tests.model.values import (
     Row,
     Stored,
@@ -54,31 +53,6 @@ REGISTRATIONS_MAX = 2  # of one commit: two runs could fence each other for ever
 FETCH_BEFORE_BUMP = "a start reads the position and then bumps the generation"
 LEAVES_A_MARKER = "a batch leaves a marker to the next one, too"
 FORGET_BATCHES = "the last batch id is not kept with the decision"
-
-Step = tuple[str, Stored, "tuple[Checkpoint, ...]", Pc]
-
-
-class Checkpoint(NamedTuple):
-    """A Spark checkpoint: (start, end, generation) per offsets file, and how many are committed."""
-
-    offsets: tuple[tuple[int, int, int], ...] = ()
-    commits: int = 0
-
-
-class State(NamedTuple):
-    """Everything there is."""
-
-    stored: Stored
-    checkpoints: tuple[Checkpoint, ...]
-    places: tuple[Pc, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Actor:
-    """One process: a run of a query, whose id is the transactional.id of that number."""
-
-    name: str
-    query: int = 0
 
 
 class SparkOwner:
