@@ -15,7 +15,9 @@ from txnlog.settings.redaction import (
     shown_by_spark,
     warning_of,
 )
+from txnlog.settings.roots import place_of
 from txnlog.settings.storage_options import parse_storage_options, secret_spellings
+from txnlog.settings.storage_tables import COMMON_OPTIONS, TABLES
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 KEY = "c2VjcmV0"
@@ -134,6 +136,27 @@ def test_settings_of_hadoop_follow_from_ours(
 ) -> None:
     """One place for credentials: without it Spark's reader needs all of them a second time."""
     assert hadoop_settings(root, parse_storage_options(root, given)) == expected
+
+
+@pytest.mark.parametrize("bad", ["http://u:x@h:port", "http://[h", "2h 37min", "a\nb"])
+@pytest.mark.parametrize("root", ["s3://b", "abfss://c@a.dfs.core.windows.net", "gs://b"])
+def test_values_that_hadoop_cannot_have_are_left_out(root: str, bad: str) -> None:
+    """The store library reads the values, maybe later: a foreign error here would show them."""
+    place = place_of(root)
+    assert place is not None
+    for row in (*TABLES[place.cloud], *COMMON_OPTIONS):
+        if row.part in ("store", "client"):
+            found = hadoop_settings(root, parse_storage_options(root, {row.name: bad}))
+            assert not row.name.endswith(("timeout", "proxy_url")) or not found, row.name
+
+
+def test_times_have_units_that_hadoop_reads() -> None:
+    """Hadoop would take "5 minutes" for no number."""
+    given = {"connect_timeout": "5 minutes", "read_timeout": "30s"}
+    assert hadoop_settings("s3://b", parse_storage_options("s3://b", given)) == {
+        "fs.s3a.bucket.b.connection.establish.timeout": "300000ms",
+        "fs.s3a.bucket.b.connection.timeout": "30000ms",
+    }
 
 
 def test_secrets_among_hadoops_settings_are_known() -> None:

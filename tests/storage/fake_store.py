@@ -58,7 +58,7 @@ def replying_server() -> Iterator[Any]:
     found: Any = ThreadingHTTPServer(("127.0.0.1", 0), Replies)
     found.seen, found.replies = [], [(200, b"found")]
     found.url = f"http://127.0.0.1:{found.server_address[1]}"
-    threading.Thread(target=found.serve_forever, daemon=True).start()
+    threading.Thread(target=found.serve_forever, args=(0.01,), daemon=True).start()
     yield found
     found.shutdown()
     found.server_close()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
+from collections.abc import Mapping
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.settings.test_storage_options import EVERY, ROOTS, good_value
+from tests.settings.test_storage_options import ROOTS, good_value
 from tests.storage.fake_store import (  # noqa: F401  fixtures
+    ENDPOINTS,
     KEY,
     PLANTED,
     SECRETS,
@@ -24,38 +30,123 @@ from txnlog.errors import (
     StorageError,
     StorePermissionError,
 )
-from txnlog.settings.storage_tables import Cloud, StorageOption
+from txnlog.settings.storage_options import parse_storage_options
+from txnlog.settings.storage_tables import (
+    CLOUD_NAMES,
+    COMMON_OPTIONS,
+    TABLES,
+    Cloud,
+    spellings,
+)
 from txnlog.storage.store.errors import store_errors
 from txnlog.storage.store.objects import ObjectStore
 
 # --- Options --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("cloud", "row"), EVERY, ids=[f"{cloud}-{row.name}" for cloud, row in EVERY]
-)
-def test_library_takes_every_option_under_its_name(
-    cloud: Cloud, row: StorageOption, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def key_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Files and keys that the library reads when it opens a store, by option."""
+    folder = tmp_path_factory.mktemp("keys")
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    pem = key.private_bytes(serialization.Encoding.PEM, form, plain)
+    name, now = x509.Name([]), datetime.now(timezone.utc)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now)
+    certificate = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    account = {"private_key": pem.decode(), "private_key_id": "i", "client_email": "e"}
+    user = {"type": "authorized_user", "client_id": "i", "client_secret": "s"}
+    texts = {
+        "google_service_account": json.dumps({"type": "service_account", **account}),
+        "google_application_credentials": json.dumps({**user, "refresh_token": "r"}),
+        "root_certificate": certificate.decode(),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return {
+        "google_service_account_key": texts["google_service_account"],
+        "proxy_ca_certificate": str(folder / "root_certificate"),
+        **{name: str(folder / name) for name in texts},
+    }
+
+
+WITH: Mapping[str, Mapping[str, str]] = {
+    "aws_access_key_id": {"aws_secret_access_key": "s"},
+    "aws_secret_access_key": {"aws_access_key_id": "k"},
+    "azure_storage_account_name": {},
+}
+"""What an option needs beside it; Azure's all need the account."""
+
+
+@pytest.mark.parametrize("cloud", ROOTS)
+def test_library_takes_every_documented_name(cloud: Cloud, key_files: dict[str, str]) -> None:
     """A name that the library does not know was a panic, or an error at the first use (D80)."""
-    if row.part == "credentials":
-        return
-    options = {row.name: good_value(row)}
-    if cloud == "azure":
-        options.setdefault("azure_storage_account_name", "acc")
-    try:
-        ObjectStore.from_url(ROOTS[cloud], options)
-    except ConfigError as error:
-        # The library wants the other half of a pair, or reads the file; it knows the name.
-        message = str(error)
-        assert any(
-            part in message
-            for part in (
-                "Missing", "file of storage", "service account", "directory", "No such file",
-                "bucket", "key", "field", "PEM", "zone",
-            )
-        ), message  # fmt: skip
-        assert "not valid for store" not in message
+    account = {"azure_storage_account_name": "acc"} if cloud == "azure" else {}
+    for name, row in spellings(cloud).items():
+        if row.part != "credentials":
+            given = {name: key_files.get(row.name, good_value(row)), **WITH.get(row.name, account)}
+            ObjectStore.from_url(ROOTS[cloud], given)
+
+
+@pytest.mark.parametrize(
+    "bad", [f"{PLANTED}\n€", f"http://u:{PLANTED}@127.0.0.1:9", f'"{PLANTED}"'], ids=repr
+)
+@pytest.mark.parametrize("cloud", ROOTS)
+def test_value_that_the_library_refuses_is_never_shown(cloud: Cloud, bad: str) -> None:
+    """Its errors quote values, and the URL of a request with its password (R67)."""
+    which = {"s3": "s3", "azure": "azure-key", "gcs": "gcs"}[cloud]
+    fixed = {"max_retries": "0", "timeout": "1s", "allow_http": "true"}
+    given = {**SECRETS[which], ENDPOINTS[cloud]: "http://127.0.0.1:9", **fixed}
+    working = parse_storage_options(ROOTS[cloud], given).values
+    for row in (*TABLES[cloud], *(COMMON_OPTIONS if cloud == "s3" else ())):
+        if row.part != "credentials":
+            options = {**working, row.name: bad}
+            shown = told(lambda: ObjectStore.from_url(ROOTS[cloud], options).get("x"))  # noqa: B023
+            assert PLANTED not in shown, row.name
+
+
+@pytest.mark.parametrize(
+    ("cloud", "given", "name"),
+    [
+        ("s3", {"s3_express": PLANTED, "imdsv1_fallback": "true"}, "aws_s3_express"),
+        ("s3", {"timeout": PLANTED, "connect_timeout": "5s"}, "timeout"),
+        ("s3", {"access_key_id": PLANTED, "timeout": "5s"}, "aws_access_key_id"),
+        ("s3", {"proxy_url": f"http://u:{PLANTED}@h:port"}, "proxy_url"),
+        ("s3", {"default_headers": f'["{PLANTED}"]'}, "default_headers"),
+        ("azure", {"account_name": "acc", "account_key": "!"}, "azure_storage_account_key"),
+        ("gcs", {"service_account_key": f'"{PLANTED}"'}, "google_service_account_key"),
+        ("gcs", {"service_account": f"/{PLANTED}"}, "google_service_account"),
+    ],
+)
+def test_refused_option_is_named(cloud: Cloud, given: dict[str, str], name: str) -> None:
+    """The library's error names none: who set ten options would have to try each."""
+    with pytest.raises(ConfigError) as refused:
+        ObjectStore.from_url(ROOTS[cloud], given)
+    message = refused.value.message
+    assert f"the store library for {CLOUD_NAMES[cloud]} refuses storage.{name} (" in message
+    assert message.count("storage.") == 1
+    assert refused.value.option == f"storage.{name}"
+
+
+def test_refusal_of_no_single_option_names_all_and_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing points to one of them."""
+    with pytest.raises(ConfigError, match=r"given: timeout.*needs storage\.azure_storage_account"):
+        ObjectStore.from_url("az://c", {"timeout": "5s"})
+    monkeypatch.setenv("AWS_S3_EXPRESS", PLANTED)
+    shown = told(lambda: ObjectStore.from_url("s3://b", {"timeout": "5s"}))
+    assert "given: timeout), and the variables AWS_*" in shown
+    assert PLANTED not in shown
+
+
+def test_store_without_conditional_puts_writes_nothing() -> None:
+    """Two commits would take one version; the call that the library lacks is no foreign error."""
+    keys = {"aws_access_key_id": "k", "aws_secret_access_key": "s"}
+    store = ObjectStore.from_url("s3://b", {**keys, "aws_conditional_put": "disabled"})
+    with pytest.raises(StorageError, match=r"Leave out storage\.aws_conditional_put") as failed:
+        store.put_if_absent("x", b"1")
+    assert not failed.value.retriable
 
 
 @pytest.mark.parametrize("cloud", ROOTS)

@@ -7,15 +7,19 @@ account, so that they hold for the root only.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from txnlog.errors import ConfigError
 from txnlog.settings.roots import AZURE_SUFFIX, Place, place_of
 from txnlog.settings.storage_options import StorageOptions, parse_storage_options
+from txnlog.settings.storage_values import ON, duration
 
 _S3A: Final = "org.apache.hadoop.fs.s3a"
 _ABFS: Final = "org.apache.hadoop.fs.azurebfs.oauth2"
 _ENCRYPTION: Final = {"aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS", "sse-c": "SSE-C"}
+_TIMEOUT: Final = duration(1, 86_400_000)
 _SECRET_ENDS: Final = (
     "access.key", "secret.key", "session.token", "encryption.key", "fixed.token", "client.secret",
     "proxy.password",
@@ -78,16 +82,15 @@ def _s3(values: Mapping[str, str], provider: str) -> dict[str, str]:
             "aws_access_key_id": "access.key",
             "aws_secret_access_key": "secret.key",
             "aws_session_token": "session.token",
-            "connect_timeout": "connection.establish.timeout",
-            "read_timeout": "connection.timeout",
             "max_retries": "attempts.maximum",
         },
     )
+    found |= _timeouts(values)
     region = values.get("aws_region") or values.get("aws_default_region")
     if region:
         found["endpoint.region"] = region
     if "aws_endpoint" in values:
-        is_virtual = values.get("aws_virtual_hosted_style_request") == "true"
+        is_virtual = _is_on(values, "aws_virtual_hosted_style_request")
         found["path.style.access"] = "false" if is_virtual else "true"
         found["connection.ssl.enabled"] = str(values["aws_endpoint"].startswith("https:")).lower()
     name = _s3_provider(values, provider)
@@ -100,13 +103,13 @@ def _s3(values: Mapping[str, str], provider: str) -> dict[str, str]:
         found["encryption.algorithm"] = _ENCRYPTION.get(encryption, encryption)
         key = values.get("aws_sse_kms_key_id") or values.get("aws_sse_customer_key_base64")
         found.update({"encryption.key": key} if key else {})
-    if values.get("aws_request_payer") in ("true", "requester"):
+    if _is_on(values, "aws_request_payer") or values.get("aws_request_payer") == "requester":
         found["requester.pays.enabled"] = "true"
     return {**found, **_proxy(values)}
 
 
 def _s3_provider(values: Mapping[str, str], provider: str) -> str | None:
-    if values.get("aws_skip_signature") == "true":
+    if _is_on(values, "aws_skip_signature"):
         return f"{_S3A}.AnonymousAWSCredentialsProvider"
     if "aws_access_key_id" in values:
         kind = "Temporary" if "aws_session_token" in values else "Simple"
@@ -120,11 +123,32 @@ def _s3_provider(values: Mapping[str, str], provider: str) -> str | None:
     return None
 
 
+def _timeouts(values: Mapping[str, str]) -> dict[str, str]:
+    """Without those in a form that Hadoop does not read, such as "2h 37min"."""
+    names = {
+        "connect_timeout": "connection.establish.timeout",
+        "read_timeout": "connection.timeout",
+    }
+    found = {}
+    for ours, theirs in names.items():
+        with suppress(ConfigError):
+            found.update({theirs: _TIMEOUT(ours, values[ours])} if ours in values else {})
+    return found
+
+
+def _is_on(values: Mapping[str, str], name: str) -> bool:
+    return values.get(name, "").lower() in ON
+
+
 def _proxy(values: Mapping[str, str]) -> dict[str, str]:
-    parts = urlsplit(values.get("proxy_url", ""))
+    try:
+        parts = urlsplit(values.get("proxy_url", ""))
+        port = parts.port or 80
+    except ValueError:
+        return {}
     if not parts.hostname:
         return {}
-    found = {"proxy.host": parts.hostname, "proxy.port": str(parts.port or 80)}
+    found = {"proxy.host": parts.hostname, "proxy.port": str(port)}
     if parts.username:
         found["proxy.username"] = unquote(parts.username)
         found["proxy.password"] = unquote(parts.password or "")
@@ -157,13 +181,13 @@ def _azure(values: Mapping[str, str], place: Place) -> dict[str, str]:
     tenant = values.get("azure_storage_tenant_id")
     if "azure_storage_client_secret" in values and tenant:
         login = values.get("azure_storage_authority_host", "https://login.microsoftonline.com")
-        url = f"{login}/{tenant}/oauth2/token"
+        url = f"{login.rstrip('/')}/{tenant}/oauth2/token"
         found |= {provider: f"{_ABFS}.ClientCredsTokenProvider", **renamed}
         return found | {f"{oauth}.client.endpoint.{host}": url}
     if "azure_federated_token_file" in values and tenant:
         found |= {provider: f"{_ABFS}.WorkloadIdentityTokenProvider", **renamed}
         return found | {f"{oauth}.msi.tenant.{host}": tenant}
-    if values.get("azure_credential_type") == "managed_identity":
+    if values.get("azure_credential_type", "").lower() == "managed_identity":
         return found | {provider: f"{_ABFS}.MsiTokenProvider", **renamed}
     return {}
 
@@ -174,7 +198,7 @@ def _google(values: Mapping[str, str]) -> dict[str, str]:
     if file:
         found["fs.gs.auth.type"] = "SERVICE_ACCOUNT_JSON_KEYFILE"
         found["fs.gs.auth.service.account.json.keyfile"] = file
-    elif values.get("google_skip_signature") == "true":
+    elif _is_on(values, "google_skip_signature"):
         found["fs.gs.auth.type"] = "UNAUTHENTICATED"
     elif values.get("credentials.provider") == "google":
         found["fs.gs.auth.type"] = "APPLICATION_DEFAULT"

@@ -1,8 +1,8 @@
-"""Parses `storage.*` options into what the store library takes: store, client and retry settings.
+"""Sorts `storage.*` options into what the store library takes: store, client and retry settings.
 
-Every accepted spelling becomes the name of its row, so that caches see one store. The library's own
-parser is not relied on: it ends the process' call with a panic for a client setting among a store's
-(D80). Values never appear in an error or a repr (R67).
+Every accepted spelling becomes the name of its row, so that caches see one store, and the library
+sees no client setting among a store's, at which it panics (D80). The library itself reads the
+values of its settings (storage.store.opening). None appears in an error or a repr (R67).
 """
 
 from __future__ import annotations

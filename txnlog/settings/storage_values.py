@@ -1,28 +1,22 @@
-"""Parsers of `storage.*` values. No error shows a value: it may be a secret (R67).
+"""Parsers of the `storage.*` values that the store library does not read. No error shows a value:
+it may be a secret (R67).
 
 A parser takes the option's name, as the user wrote it, and its text without blanks around it; it
-returns the text that the store library reads. The library itself ends a request, or its opening,
-by a panic for a header with a line break or an endpoint that is no URL, so both are refused here.
+returns the text in its one form.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import re
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import urlsplit
 
 from txnlog.errors import ConfigError
 
 Parser = Callable[[str, str], str]
 
-_FLAGS: Final = {
-    **dict.fromkeys(("true", "1", "yes", "y", "on"), "true"),
-    **dict.fromkeys(("false", "0", "no", "n", "off"), "false"),
-}
+ON: Final = frozenset({"true", "1", "yes", "y", "on"})
+"""How the store library writes true, in lower case."""
 _UNITS_MS: Final = {
     **dict.fromkeys(("ms", "msec", "millisecond"), 1),
     **dict.fromkeys(("s", "sec", "second"), 1_000),
@@ -30,7 +24,6 @@ _UNITS_MS: Final = {
     **dict.fromkeys(("h", "hr", "hour"), 3_600_000),
 }
 _DURATION: Final = re.compile(r"([0-9]{1,9})\s*([a-z]+)")
-_PEM: Final = re.compile(r"\s*-----BEGIN ")
 
 
 def refused(name: str, takes: str) -> ConfigError:
@@ -38,10 +31,8 @@ def refused(name: str, takes: str) -> ConfigError:
     return ConfigError(f"Option {name} takes {takes}. (Its value is not shown.)", option=name)
 
 
-def header(name: str, value: str) -> str:
-    """Text that may stand in an HTTP header: visible ASCII and blanks."""
-    if not value or not value.isascii() or not value.isprintable():
-        raise refused(name, "visible ASCII characters, without line breaks")
+def unparsed(name: str, value: str) -> str:
+    """Any text: the store library, or a cloud's own, reads it."""
     return value
 
 
@@ -52,43 +43,11 @@ def path(name: str, value: str) -> str:
     return value
 
 
-def flag(name: str, value: str) -> str:
-    """true or false."""
-    found = _FLAGS.get(value.lower())
-    if found is None:
-        raise refused(name, "true or false")
-    return found
-
-
 def switch(name: str, value: str) -> str:
     """true or false, and no other word."""
     if value.lower() not in ("true", "false"):
         raise refused(name, "true or false")
     return value.lower()
-
-
-def url(name: str, value: str) -> str:
-    """An http or https URL with a host, without '/' at the end."""
-    takes = "a URL with a host, as in https://host:port"
-    header(name, value)
-    try:
-        parts = urlsplit(value)
-        _ = parts.port
-    except ValueError:
-        raise refused(name, takes) from None
-    is_whole = parts.scheme in ("http", "https") and parts.hostname
-    if not is_whole or re.search(r"[\s<>\"{}|\\^`]", value):
-        raise refused(name, takes)
-    return value.rstrip("/")
-
-
-def endpoint(name: str, value: str) -> str:
-    """The URL of a service: without user, password, query and fragment."""
-    found = url(name, value)
-    parts = urlsplit(found)
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise refused(name, "a URL without user, password, query and fragment")
-    return found
 
 
 def duration(least_ms: int, most_ms: int) -> Parser:
@@ -133,64 +92,10 @@ def ratio(least: float, most: float) -> Parser:
 
 def choice(*allowed: str) -> Parser:
     """One of the words, in any case."""
-    by_lowered = {word.lower(): word for word in allowed}
 
     def parse(name: str, value: str) -> str:
-        found = by_lowered.get(value.lower())
-        if found is None:
+        if value.lower() not in allowed:
             raise refused(name, " or ".join(allowed))
-        return found
+        return value.lower()
 
     return parse
-
-
-def base64_key(name: str, value: str) -> str:
-    """A key in base64."""
-    try:
-        size_bytes = len(base64.b64decode(value, validate=True))
-    except (binascii.Error, ValueError):
-        size_bytes = 0
-    if not size_bytes:
-        raise refused(name, "a key in base64")
-    return value
-
-
-def sas_token(name: str, value: str) -> str:
-    """A shared access signature, as the portal shows it: name=value pairs with `sig`."""
-    found = header(name, value).removeprefix("?")
-    pairs = [pair.partition("=") for pair in found.split("&")]
-    signed = any(key == "sig" and text for key, _, text in pairs)
-    if not signed or not all(key and between for key, between, _ in pairs):
-        raise refused(name, "a shared access signature: sv=...&sig=...")
-    return found
-
-
-def json_object(name: str, value: str) -> str:
-    """A JSON object, as in a service account's key file."""
-    try:
-        found = json.loads(value)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise refused(name, "a JSON object")
-    return value
-
-
-def headers(name: str, value: str) -> str:
-    """A JSON object of header names and values."""
-    found = json.loads(json_object(name, value))
-    for key, text in found.items():
-        if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_|~-]+", key) or not isinstance(text, str):
-            raise refused(name, 'a JSON object of headers: {"name": "value"}')
-        header(name, text)
-    return value
-
-
-def certificates(name: str, value: str) -> str:
-    """Certificates in PEM form, or the path of a file with them."""
-    return value if _PEM.match(value) else path(name, value)
-
-
-def is_pem(value: str) -> bool:
-    """Whether a value of `certificates` holds them, and is no path."""
-    return _PEM.match(value) is not None

@@ -26,7 +26,8 @@ _CREDENTIAL_SERVICE = re.compile(
     r"|/latest/(?:api/token|meta-data/iam)|AssumeRoleWithWebIdentity"
 )
 _SECRET_LIKE = re.compile(
-    r"\b(?:AKIA|ASIA)[A-Z0-9]{8,}\b|\bBearer\s+\S+|(?:sig|signature|token|key)=[^\s&;,]+",
+    r"\b(?:AKIA|ASIA)[A-Z0-9]{8,}\b|\bBearer\s+\S+|(?:sig|signature|token|key)=[^\s&;,]+"
+    r"|(?<=//)[^\s/?#]+(?=@)",
     re.IGNORECASE,
 )
 _LONG_WORD = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")

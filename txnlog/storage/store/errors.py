@@ -62,6 +62,7 @@ FAILURES = (
     OSError,
     ValueError,
     MemoryError,
+    NotImplementedError,
 )
 """Exceptions of a store call that `store_error` translates."""
 
@@ -147,7 +148,7 @@ def remote_error(error: Exception, where: str, verb: str, path: str) -> StorageE
 def failed(where: str, verb: str, error: BaseException, **context: object) -> StorageError:
     """The StorageError for what a store raised, with the store's code and reason.
 
-    It is retriable, except for a panic of the library, which would come again.
+    It is retriable, except for what comes again: a panic of the library, and a call that it lacks.
     """
     remedy = _remedy(error, "Check the store, then try again.")
     if "builder error" in str(error):
@@ -155,9 +156,13 @@ def failed(where: str, verb: str, error: BaseException, **context: object) -> St
     if isinstance(error, LibraryPanicError):
         context["retriable"] = False
         remedy = (
-            "The store library failed inside: a setting or a credential, maybe from this process' "
-            "environment, has characters that no request can have. Correct it; else report this."
+            "The store library failed inside: a storage.* option, or a variable of this process, "
+            "cannot be used in a request, such as an endpoint that is no URL, or a key with a line "
+            "break. Correct it; else report this."
         )
+    if isinstance(error, NotImplementedError):
+        context["retriable"] = False
+        remedy = "Leave out storage.aws_conditional_put, and the variable AWS_CONDITIONAL_PUT."
     return StorageError(
         f"{where}: {verb} failed ({shown_reason(error)}). {remedy}",
         **context,

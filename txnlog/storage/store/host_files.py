@@ -37,10 +37,10 @@ def check_regular(path: str) -> None:
 
     Raises UnusableFileError.
     """
-    folder, name = os.path.split(path)
+    folder, name = os.path.split(os.path.abspath(path))
     try:
         LocalDisk(folder).check_regular(name)
-    except OSError:
+    except (OSError, ValueError):
         return
     except IrregularFileError as error:
         raise UnusableFileError(str(error)) from None

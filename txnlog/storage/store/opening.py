@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -15,17 +16,27 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from txnlog.errors import ConfigError
 from txnlog.settings.roots import AZURE_SUFFIX, FABRIC_SUFFIX, Place, place_of
 from txnlog.settings.storage_options import StorageOptions, parse_storage_options
-from txnlog.settings.storage_tables import CREDENTIALS, PREFIXES, Cloud, spellings
-from txnlog.settings.storage_values import is_pem
-from txnlog.settings.storage_values import path as path_option
+from txnlog.settings.storage_tables import CLOUD_NAMES, CREDENTIALS, PREFIXES, spellings
+from txnlog.settings.storage_values import ON, refused
+from txnlog.settings.storage_values import path as absolute_path
 from txnlog.storage.store.credentials import CredentialsFile, credential_provider
 from txnlog.storage.store.host_files import UnusableFileError, check_regular, read_text
 from txnlog.storage.store.panics import LibraryPanicError, panics_as_errors
 
 _STORES: Final[Mapping[str, Any]] = {"s3": S3Store, "azure": AzureStore, "gcs": GCSStore}
 _ENDPOINTS: Final = ("aws_endpoint", "azure_storage_endpoint", "google_base_url")
-_FILES: Final = ("root_certificate", "proxy_ca_certificate")
-_QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
+_CERTIFICATES: Final = ("root_certificate", "proxy_ca_certificate")
+_FILES: Final = frozenset(
+    {
+        "aws_web_identity_token_file",
+        "aws_container_authorization_token_file",
+        "azure_federated_token_file",
+        "google_service_account",
+        "google_application_credentials",
+    }
+)
+"""Settings that name a file which the library opens itself."""
+_PEM: Final = re.compile(r"\s*-----BEGIN ")
 _REFUSALS: Final = (
     obstore_exceptions.BaseError,
     LibraryPanicError,
@@ -52,23 +63,76 @@ def open_place(url: str, options: StorageOptions) -> Any:
         if provider.region and "AWS_REGION" not in os.environ:
             config = {"aws_region": provider.region, **config}
     _check_http(merged)
-    _check_files(config, place.cloud)
-    try:
+    _check_files(config)
+    settings = {"config": config, "client_options": _client(merged.of("client"))}
+
+    def build(settings: Mapping[str, Mapping[str, Any]]) -> Any:
         with panics_as_errors():
             return _STORES[place.cloud].from_url(
                 place.store_url,
-                config=config,
-                client_options=_client(merged.of("client")),
+                **settings,
                 retry_config=_retry(merged.of("retry")),
                 credential_provider=provider,
             )
+
+    try:
+        return build(settings)
     except _REFUSALS as error:
-        names = ", ".join(sorted(merged.values)) or "none"
-        raise ConfigError(
-            f"{url!r} cannot be opened: {_reason(error, merged)}. Options storage.*: {names}. "
-            f"Check them, and the variables {PREFIXES[place.cloud][-1].upper()}* of this process.",
-            url=url,
-        ) from None
+        reason = str(error)
+    # Not in the handler: the library's error would be its context, and may show a value.
+    raise _refusal(place, _refused_names(build, settings, reason), sorted(merged.values))
+
+
+def _refused_names(
+    build: Callable[[Mapping[str, Mapping[str, Any]]], Any],
+    settings: Mapping[str, Mapping[str, Any]],
+    reason: str,
+) -> list[str]:
+    """The settings that the library refuses for the same reason when each is given alone.
+
+    Its reason shows values, and not always the setting. Without the account Azure's store is never
+    opened.
+    """
+    account = {k: v for k, v in settings["config"].items() if k == "azure_storage_account_name"}
+    none: dict[str, dict[str, Any]] = {"config": account, "client_options": {}}
+
+    def is_reason(few: Mapping[str, Mapping[str, Any]]) -> bool:
+        try:
+            build(few)
+        except _REFUSALS as error:
+            return str(error) == reason
+        return False
+
+    if is_reason(none):
+        return []
+    return sorted(
+        name
+        for part, values in settings.items()
+        for name, value in values.items()
+        if is_reason({**none, part: {**none[part], name: value}})
+    )
+
+
+def _refusal(place: Place, names: list[str], given: list[str]) -> ConfigError:
+    """The error for a store that the library does not open; `names` are the settings at fault."""
+    what = f"{place.url!r} cannot be opened: the store library for {CLOUD_NAMES[place.cloud]}"
+    if names:
+        rows = spellings(place.cloud)
+        shown = ", ".join(f"storage.{name} ({rows[name].doc.rstrip('.')})" for name in names)
+        return ConfigError(
+            f"{what} refuses {shown}. Its value is not shown; docs/configuration.md says what it "
+            "takes.",
+            url=place.url,
+            option=f"storage.{names[0]}",
+        )
+    needs_account = place.cloud == "azure" and "azure_storage_account_name" not in given
+    return ConfigError(
+        f"{what} refuses its settings. Check the options storage.* (given: "
+        f"{', '.join(given) or 'none'}), and the variables {PREFIXES[place.cloud][-1].upper()}* of "
+        "this process."
+        + (" A root az:// needs storage.azure_storage_account_name." if needs_account else ""),
+        url=place.url,
+    )
 
 
 def complete_options(url: str, given: Mapping[str, str]) -> StorageOptions:
@@ -122,35 +186,39 @@ def _account(place: Place, options: StorageOptions) -> dict[str, str]:
     return found
 
 
-def _client(options: Mapping[str, str]) -> Any:
+def _client(options: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = dict(options)
     if "default_headers" in found:
-        found["default_headers"] = json.loads(found["default_headers"])
-    for name in _FILES:
-        if name in found and not is_pem(found[name]):
+        found["default_headers"] = _headers(found["default_headers"])
+    for name in _CERTIFICATES:
+        if name in found and not _PEM.match(found[name]):
             found[name] = _text_of(name, found[name])
-    return found or None
+    return found
+
+
+def _headers(text: str) -> Any:
+    with suppress(ValueError, RecursionError):
+        return json.loads(text)
+    raise refused("storage.default_headers", 'a JSON object of headers: {"name": "value"}')
 
 
 def _text_of(name: str, path: str) -> str:
     try:
-        text = read_text(path)
+        text = read_text(absolute_path(f"storage.{name}", path))
     except UnusableFileError as error:
         raise _unusable(name, error) from None
-    if not is_pem(text):
+    if not _PEM.match(text):
         raise ConfigError(
             f"The file of storage.{name} has no certificate in PEM form.", option=f"storage.{name}"
         )
     return text
 
 
-def _check_files(options: Mapping[str, str], cloud: Cloud) -> None:
+def _check_files(options: Mapping[str, str]) -> None:
     """Raise ConfigError for a FIFO or a device that the library would wait for."""
-    rows = spellings(cloud)
-    for name, value in options.items():
+    for name in options.keys() & _FILES:
         try:
-            if rows[name].parse is path_option:
-                check_regular(value)
+            check_regular(options[name])
         except UnusableFileError as error:
             raise _unusable(name, error) from None
 
@@ -182,7 +250,7 @@ def _check_http(options: StorageOptions, environ: Mapping[str, str] = os.environ
     """Raise ConfigError for an endpoint without TLS that is not allowed; requests would fail."""
     values = options.values
     plain = [name for name in _ENDPOINTS if values.get(name, "").startswith("http:")]
-    allowed = values.get("allow_http") == "true" or any(
+    allowed = values.get("allow_http", "").lower() in ON or any(
         f"{prefix}ALLOW_HTTP" in environ for prefix in ("AWS_", "AZURE_", "GOOGLE_")
     )
     if plain and not allowed:
@@ -191,11 +259,3 @@ def _check_http(options: StorageOptions, environ: Mapping[str, str] = os.environ
             "without TLS, or use https://.",
             option=f"storage.{plain[0]}",
         )
-
-
-def _reason(error: BaseException, options: StorageOptions) -> str:
-    """The first line of the library's error, without anything that may be a value."""
-    text = str(error).strip().split("\n", 1)[0]
-    for value in sorted(options.values.values(), key=len, reverse=True):
-        text = text.replace(value, "...") if len(value) > 3 else text
-    return _QUOTED.sub('"..."', text).rstrip(".") or type(error).__name__
