@@ -17,166 +17,66 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import pickle
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from txnlog.cluster import Cluster
 from txnlog.connector.causes import line_of_cause
-from txnlog.errors import StorageError, TxnLogError
-from txnlog.housekeeping.compaction.spark_run import CompactionRun, Results
-from txnlog.housekeeping.compaction.spark_tasks import (
-    POSITIONS,
-    RESULTS,
-    Part,
-    Payload,
-    Result,
-    packed,
-    read_positions,
-    rewrite_group,
-    rewrite_survivors,
-)
-from txnlog.protocol.compaction import CompactionGroup
+from txnlog.errors import TxnLogError
+from txnlog.housekeeping.compaction.spark_run import CompactionRun, Result, Work, rewrite_at
 from txnlog.settings.storage_options import STORAGE_PREFIX, StoreSettings
 from txnlog.text import printable
 
 if TYPE_CHECKING:
-    from pyspark import RDD
     from pyspark.sql import SparkSession
 
 JOBS_MAX = 256
 
 
-class Work(NamedTuple):
-    """Groups that one Spark job rewrites."""
+def rewrite_on_executors(
+    spark: SparkSession, root: str, storage: StoreSettings, tasks: Iterator[Sequence[Work]]
+) -> Iterator[tuple[Work, Result]]:
+    """Do each task in a small Spark job of its own, up to two per core and JOBS_MAX at a time.
 
-    groups: Sequence[CompactionGroup]
-    run: Callable[[], list[Result]]
-
-
-class Executors:
-    """Rewrites on Spark by many small concurrent jobs; each result is available when its job ends.
-
-    One job with a task per group would also use all cores, but report nothing before its end. Only
-    as many jobs run as keep every core busy, so the driver's memory is bounded (D43).
+    One job of all tasks would also use all cores, but report nothing before its end. Only as many
+    jobs run as keep every core busy, so the driver's memory is bounded (D43).
     """
+    sc = spark.sparkContext
+    tag = f"txnlog-compact-{uuid.uuid4()}"
+    rewrite = partial(rewrite_at, root, storage)
 
-    def __init__(self, spark: SparkSession, root: str, storage: StoreSettings) -> None:
-        self._spark = spark
-        self._sc = spark.sparkContext
-        self._rewrite_group = partial(rewrite_group, root, storage)
-        self._read_positions = partial(read_positions, root, storage)
-        self._rewrite_survivors = partial(rewrite_survivors, root, storage)
-        self._tag = f"txnlog-compact-{uuid.uuid4()}"
+    def run(task: Sequence[Work]) -> list[Result]:
+        others = f" and {len(task) - 1} more" if len(task) > 1 else ""
+        sc.setJobDescription(f"compact: {task[0].topic}-{task[0].partition}{others}")
+        sc.addJobTag(tag)
+        return sc.parallelize(task, 1).map(rewrite).collect()
 
-    def merge(self, groups: Iterator[list[CompactionGroup]]) -> Results:
-        """Rewrite groups with all their records, the groups of a list in one task."""
-
-        def work(task: list[CompactionGroup]) -> Work:
-            return Work(
-                task,
-                lambda: self._sc.parallelize(task, 1).map(self._rewrite_group).collect(),
-            )
-
-        return self._as_finished(map(work, groups))
-
-    def key_compact(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
-        """Rewrite groups with the newest record of each key; keys are read and shuffled once.
-
-        Raises StorageError if the keys cannot be read.
-        """
-        try:
-            rdd = self._survivors(parts, payloads)
-        except Exception as error:
-            raise StorageError(line_of_cause(error)) from error
-
-        def work(task: list[Payload]) -> Work:
-            numbers = [payload.number for payload in task]
-
-            def run() -> list[Result]:
-                rows = {row.group: row.result for row in self._sc.runJob(rdd, list, numbers)}
-                return [pickle.loads(rows[number]) for number in numbers]
-
-            return Work([payload.group for payload in task], run)
-
-        return self._as_finished(map(work, packed(payloads, lambda one: one.group.inputs)))
-
-    def _survivors(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> RDD:
-        """An RDD with one partition for each group; its task rewrites the group.
-
-        Groups are in offset order, so the newest record of a key is in the last group that has it:
-        two maxima, found by hashing, say where it is and whether it stays.
-        """
-        from pyspark.sql import functions as F
-
-        tasks = [pickle.dumps(task) for task in packed(parts, lambda part: [part.header])]
-        reading = pa.table(
-            {
-                "task": pa.array(range(len(tasks)), pa.int32()),
-                "payload": pa.array(tasks, pa.binary()),
-            }
-        )
-        groups = pa.table(
-            {
-                "group": pa.array([payload.number for payload in payloads], pa.int32()),
-                "offset": pa.nulls(len(payloads), pa.int64()),
-                "payload": pa.array(map(pickle.dumps, payloads), pa.binary()),
-            }
-        )
-        self._sc.setJobDescription("compact: newest offset of each key")
-        newest = (
-            self._spark.createDataFrame(reading)
-            .repartitionById(max(1, len(tasks)), "task")
-            .mapInArrow(self._read_positions, POSITIONS)
-            .groupBy("pass", "key")
-            .agg(F.max("position").alias("position"), F.max("group").alias("group"))
-            .where("position % 2 = 0")
-            .selectExpr("group", "shiftright(position, 1) offset", "CAST(NULL AS binary) payload")
-        )
-        return (
-            newest.unionAll(self._spark.createDataFrame(groups))
-            .repartitionById(len(payloads), "group")
-            .mapInArrow(self._rewrite_survivors, RESULTS)
-            .rdd
-        )
-
-    def _as_finished(self, work: Iterator[Work]) -> Results:
-        """Run all work, up to two jobs per core and JOBS_MAX at a time."""
-        running: dict[Future[list[Result]], Work] = {}
-        pool = ThreadPoolExecutor(JOBS_MAX, "compact")
-        try:
-            while True:
-                room = min(2 * self._sc.defaultParallelism, JOBS_MAX) - len(running)
-                for item in islice(work, max(0, room)):
-                    running[pool.submit(self._run, item)] = item
-                if not running:
-                    return
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    groups = running.pop(future).groups
-                    yield from zip(groups, _results(future, len(groups)), strict=True)
-        finally:
-            if running:
-                self._sc.cancelJobsWithTag(self._tag)
-            pool.shutdown(cancel_futures=True)
-
-    def _run(self, work: Work) -> list[Result]:
-        first, more = work.groups[0], len(work.groups) - 1
-        others = f" and {more} more" if more else ""
-        self._sc.setJobDescription(f"compact: {first.topic}-{first.partition}{others}")
-        self._sc.addJobTag(self._tag)
-        return work.run()
+    running: dict[Future[list[Result]], Sequence[Work]] = {}
+    pool = ThreadPoolExecutor(JOBS_MAX, "compact")
+    try:
+        while True:
+            room = min(2 * sc.defaultParallelism, JOBS_MAX) - len(running)
+            for task in islice(tasks, max(0, room)):
+                running[pool.submit(run, task)] = task
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                task = running.pop(future)
+                yield from zip(task, _results(future, len(task)), strict=True)
+    finally:
+        if running:
+            sc.cancelJobsWithTag(tag)
+        pool.shutdown(cancel_futures=True)
 
 
 def _results(future: Future[list[Result]], count: int) -> list[Result]:
-    """The results of a job; if it failed, its error for each of its groups."""
+    """The results of a job; if it failed, its error for each of its results."""
     error = future.exception()
     return future.result() if error is None else [line_of_cause(error)] * count
 
@@ -208,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     spark = SparkSession.builder.appName("txnlog-compact").getOrCreate()
     try:
-        summary = run.run(Executors(spark, arguments.root, storage))
+        summary = run.run(partial(rewrite_on_executors, spark, arguments.root, storage))
     finally:
         spark.stop()
     print(json.dumps(asdict(summary)), flush=True)

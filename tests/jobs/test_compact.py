@@ -7,6 +7,7 @@ import shutil
 import sys
 import types
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from jobs.compact import Executors, main
+from jobs.compact import main, rewrite_on_executors
 from spark_source.sql import read_committed
 from tests.housekeeping.compaction.logs import (
     TOPIC,
@@ -88,7 +89,7 @@ def seen(cluster: Cluster) -> list[list[Seen]]:
 def run(spark: SparkSession, root: Path, **options: int) -> Summary:
     """The job in this session."""
     cluster = Cluster.open(str(root))
-    executors = Executors(spark, str(root), StoreSettings())
+    executors = partial(rewrite_on_executors, spark, str(root), StoreSettings())
     return CompactionRun(cluster, **options).run(executors)
 
 
@@ -134,7 +135,7 @@ def test_key_compaction_keeps_the_newest_committed_record(
 def test_topic_of_aborted_transactions_only_is_compacted_to_nothing(
     spark: SparkSession, tmp_path: Path, config: dict[str, str] | None
 ) -> None:
-    """There is no file to read, and no key to shuffle; offsets continue where they were (R22)."""
+    """There is no file to read, and no key; offsets continue where they were (R22)."""
     root = tmp_path / "root"
     cluster = Cluster.open(str(root), create=True)
     cluster.create_topic(TOPIC, partitions=1, config=config)
@@ -167,8 +168,7 @@ def test_module_that_executors_lack_is_what_the_failure_says(
     module = types.ModuleType("only_on_the_driver")
     exec("def run(*arguments): ...", vars(module))
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    for name in ("rewrite_group", "read_positions"):
-        monkeypatch.setattr(f"jobs.compact.{name}", module.run)
+    monkeypatch.setattr("jobs.compact.rewrite_at", module.run)
     root = tmp_path / "root"
     fill(root, config, rounds=24)
     failures = run(spark, root).failures

@@ -12,9 +12,11 @@ import pytest
 from flights_driver import DriverProcess, driver_environment, spark_submit_command
 
 from tests.spark import pipeline
+from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.housekeeping.compaction.spark_run import CompactionRun
 from txnlog.testing.counts import count
+from txnlog.verifying.report import VerifySettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,6 +143,8 @@ def test_job_killed_at_every_step_loses_and_doubles_nothing(
         assert query.exception() is None
         query.processAllAvailable()
         pipeline.check(root, count)
+        check_latest(root, count, compacted=False)
+        verify_deep(root)
     pair = [jobs.start(), jobs.start()]
     for _ in range(BATCHES):
         feed(root, range(count, count + BATCH))
@@ -154,17 +158,28 @@ def test_job_killed_at_every_step_loses_and_doubles_nothing(
     query.stop()
     pipeline.check(root, count)
     check_latest(root, count)
+    verify_deep(root)
     cluster = Cluster.open(str(root))
     assert len(cluster.topic(pipeline.SOURCE).view.by_path) < BATCHES * pipeline.PARTITIONS
     names = [pipeline.SOURCE, LATEST]
     assert not list(CompactionRun(cluster, names, segment_bytes=20_000).plan())
 
 
-def check_latest(root: Path, count: int) -> None:
-    """Of each key its newest record is left, at the offset it was given."""
+def check_latest(root: Path, count: int, *, compacted: bool = True) -> None:
+    """Each record is there once, at its offset; `compacted`: only the newest of each key."""
     found = pipeline.records(root, LATEST)
-    assert sorted(record.value for record in found) == list(range(count))[-pipeline.KEYS :]
+    numbers = sorted(record.value for record in found)
+    newest = list(range(count))[-pipeline.KEYS :]
+    assert len(set(numbers)) == len(numbers)
+    assert numbers[-pipeline.KEYS :] == newest
+    assert not compacted or numbers == newest
     source = {record.value: record for record in pipeline.records(root, pipeline.SOURCE)}
     for record in found:
         was = source[record.value]
         assert (record.partition, record.offset) == (was.partition, was.offset)
+
+
+def verify_deep(root: Path) -> None:
+    """`txnlog verify --deep` finds nothing."""
+    found = AdminClient({"txnlog.root": str(root)}).verify(VerifySettings(deep=True)).result()
+    assert not found.findings.kept

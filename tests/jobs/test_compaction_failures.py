@@ -18,12 +18,11 @@ from tests.housekeeping.test_unreadable_topic import Break, process, unreadable,
 from tests.jobs.test_compaction_run import BATCHES, COMPACTED, InProcess, filled, write
 from txnlog.cluster import Cluster
 from txnlog.errors import TxnLogError
-from txnlog.housekeeping.compaction import spark_run
+from txnlog.housekeeping.compaction import key_compaction, spark_run
 from txnlog.housekeeping.compaction.segments import rewrite
-from txnlog.housekeeping.compaction.spark_run import CompactionRun, Results
-from txnlog.housekeeping.compaction.spark_tasks import Part, Payload
+from txnlog.housekeeping.compaction.spark_run import CompactionRun, Result, Rewritten, Work
 from txnlog.producer import Producer
-from txnlog.protocol.compaction import CompactionGroup
+from txnlog.protocol.compaction import CompactionGroup, Segment
 from txnlog.protocol.topics import TopicCommit
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.topic_log import TopicLog
@@ -38,12 +37,11 @@ class InMemory:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
-    def merge(self, groups: Iterator[list[CompactionGroup]]) -> Results:
-        for group in (group for task in groups for group in task):
-            yield group, rewrite(self._store, group)
-
-    def key_compact(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
-        raise AssertionError("no topic here is compacted by key")
+    def __call__(self, tasks: Iterator[Sequence[Work]]) -> Iterator[tuple[Work, Result]]:
+        for group in (group for task in tasks for group in task):
+            assert isinstance(group, CompactionGroup), "no topic here is compacted by key"
+            segment = rewrite(self._store, group)
+            yield group, Rewritten([(group, segment)], group.last_offset + 1)
 
 
 @unreadable
@@ -95,7 +93,10 @@ def test_command_tells_which_topic_failed_and_does_the_others(
     """A scheduler looks at the exit code, an operator at the line, a program at the JSON."""
     filled(root).create_topic(BROKEN)
     (root / BROKEN / "_delta_log" / f"{0:020}.json").write_text('{"metaD')
-    monkeypatch.setattr("jobs.compact.Executors", lambda _, root, storage: InProcess(Path(root)))
+    monkeypatch.setattr(
+        "jobs.compact.rewrite_on_executors",
+        lambda _, root, storage, tasks: InProcess(Path(root))(tasks),
+    )
     monkeypatch.setattr("pyspark.sql.SparkSession", NoSpark)
     assert main(["--root", str(root), *dry_run]) == 1
     shown = capsys.readouterr()
@@ -211,6 +212,34 @@ def test_bug_in_one_partition_fails_it_and_no_other(
     monkeypatch.setattr(spark_run, place, fail_in_one)
     summary = CompactionRun(cluster).run(InProcess(root))
     assert live(cluster.topic(TOPIC).view, 1) == [(0, BATCHES - 1, "none")]
+    assert summary.failures
+    assert all(failure.startswith(f"{TOPIC}-0") for failure in summary.failures)
+    assert all("ZeroDivisionError" in failure for failure in summary.failures)
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("config", [None, COMPACTED], ids=["merge", "key-compact"])
+def test_bug_on_an_executor_fails_its_partition_and_no_other_of_the_task(
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    config: dict[str, str] | None,
+) -> None:
+    """Small ones share a task (R37)."""
+    cluster = Cluster.open(str(root), create=True)
+    cluster.create_topic(TOPIC, partitions=2, config=config)
+    for partition in (0, 1):
+        write(cluster, range(BATCHES), partition=partition)
+
+    def fail_in_one(store: ObjectStore, group: CompactionGroup, keep: object = None) -> Segment:
+        if group.partition == 0:
+            raise ZeroDivisionError
+        return rewrite(store, group, keep)  # type: ignore[arg-type]
+
+    for module in (spark_run, key_compaction):
+        monkeypatch.setattr(module, "rewrite", fail_in_one)
+    summary = CompactionRun(cluster).run(InProcess(root))
+    assert (summary.groups, summary.files_replaced) == (1, BATCHES)
     assert summary.failures
     assert all(failure.startswith(f"{TOPIC}-0") for failure in summary.failures)
     assert all("ZeroDivisionError" in failure for failure in summary.failures)

@@ -5,28 +5,26 @@ from __future__ import annotations
 import pickle
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from tests.housekeeping.compaction.logs import TOPIC, Record, begin, commit, live, records_of
 from txnlog.cluster import Cluster
 from txnlog.errors import CommitStateUnknownError
 from txnlog.housekeeping.compaction import spark_run
+from txnlog.housekeeping.compaction.key_compaction import KeyCompactor
 from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.compaction.segments import commit_segment, rewrite, settings_of
-from txnlog.housekeeping.compaction.spark_run import PASS_ATTEMPTS, CompactionRun, Results
-from txnlog.housekeeping.compaction.spark_tasks import (
-    Part,
-    Payload,
+from txnlog.housekeeping.compaction.spark_run import (
+    PASS_ATTEMPTS,
+    CompactionRun,
     Result,
-    packed,
-    read_positions,
-    rewrite_group,
-    rewrite_survivors,
+    Work,
+    rewrite_at,
 )
-from txnlog.protocol.compaction import CompactionGroup, Obsolete, plan
+from txnlog.protocol.compaction import Obsolete, plan
 
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 KEYS = 4
@@ -34,54 +32,18 @@ BATCHES = 12
 
 
 class InProcess:
-    """Does one after the other what Spark does. `before` is called before each group's result."""
+    """Does one after the other what Spark does. `before` is called before each result."""
 
     def __init__(self, root: Path, before: Callable[[int], None] = lambda number: None) -> None:
         self._root = str(root)
         self._before = before
         self._numbers = iter(range(1_000))
 
-    def merge(self, groups: Iterator[list[CompactionGroup]]) -> Results:
-        for group in (group for task in groups for group in task):
-            result = rewrite_group(self._root, {}, group)
+    def __call__(self, tasks: Iterator[Sequence[Work]]) -> Iterator[tuple[Work, Result]]:
+        for work in (work for task in tasks for work in task):
+            result = rewrite_at(self._root, {}, pickle.loads(pickle.dumps(work)))
             self._before(next(self._numbers))
-            yield group, result
-
-    def key_compact(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
-        tasks = [pickle.dumps(task) for task in packed(parts, lambda part: [part.header], 100, 2)]
-        newest: dict[tuple[int, bytes], tuple[int, int]] = {}
-        for task in tasks:
-            for batch in read_positions(self._root, {}, [payload_batch(task)]):
-                for row in batch.to_pylist():
-                    key, place = (row["pass"], row["key"]), (row["position"], row["group"])
-                    known = newest.get(key, place)
-                    newest[key] = max(known[0], place[0]), max(known[1], place[1])
-        for payload in payloads:
-            kept = [
-                p // 2 for p, group in newest.values() if group == payload.number and p % 2 == 0
-            ]
-            rows = [offsets_batch(kept), payload_batch(pickle.dumps(payload))]
-            (answer,) = rewrite_survivors(self._root, {}, rows)
-            (row,) = answer.to_pylist()
-            assert row["group"] == payload.number
-            result: Result = pickle.loads(row["result"])
-            self._before(next(self._numbers))
-            yield payload.group, result
-
-
-def payload_batch(payload: bytes) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(
-        {"offset": pa.nulls(1, pa.int64()), "payload": pa.array([payload], pa.binary())}
-    )
-
-
-def offsets_batch(offsets: list[int]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(
-        {
-            "offset": pa.array(offsets[::-1], pa.int64()),
-            "payload": pa.nulls(len(offsets), pa.binary()),
-        }
-    )
+            yield work, pickle.loads(pickle.dumps(result))
 
 
 def write(cluster: Cluster, numbers: Sequence[int], *, partition: int = 0) -> None:
@@ -173,7 +135,7 @@ def test_topic_created_again_in_between_keeps_its_own_records(root: Path) -> Non
 
 
 def test_broken_file_fails_its_partition_and_no_other(root: Path) -> None:
-    """Passes share a shuffle, which one file that cannot be read would end for all (R37)."""
+    """Passes share a task, which one file that cannot be read would end for all (R37)."""
     cluster = Cluster.open(str(root), create=True)
     cluster.create_topic(TOPIC, partitions=2, config=COMPACTED)
     write(cluster, range(BATCHES))
@@ -278,15 +240,33 @@ def test_file_that_is_gone_gives_its_group_up(root: Path) -> None:
     for batch in cluster.topic_log(TOPIC).view.partitions[0].batches:
         (root / TOPIC / batch.path).unlink()
     (group,) = plan(cluster.topic_log(TOPIC).view, TOPIC, settings_of({}))
-    assert isinstance(rewrite_group(str(root), {}, group), Obsolete)
+    assert isinstance(rewrite_at(str(root), {}, group), Obsolete)
 
 
 def test_very_many_files_are_merged_before_they_are_cleaned(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pass hands all its files to Spark at once: a million of them would take the driver down."""
-    monkeypatch.setattr(spark_run, "SHUFFLE_FILES", BATCHES - 1)
+    """A pass hands all its files to one task: a million of them would take the driver down."""
+    monkeypatch.setattr(spark_run, "PASS_FILES", BATCHES - 1)
     cluster = filled(root, COMPACTED)
     summary = CompactionRun(cluster, [TOPIC]).run(InProcess(root))
     assert (summary.files_replaced, summary.passes) == (BATCHES + 1, 1)
     assert values(root) == NEWEST
+
+
+def test_passes_that_end_where_their_memory_is_full_cover_the_partition(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task holds the newest offset of each key; a partition may have more keys than fit (R23)."""
+    tight = partial(KeyCompactor, dedupe_buffer_bytes=1)
+    monkeypatch.setattr(spark_run, "KeyCompactor", tight)
+    cluster = filled(root, COMPACTED | {"segment.bytes": str(segment_of(root, 1))})
+    started = CompactionRun(cluster, [TOPIC])
+
+    def busy(number: int) -> None:
+        write(Cluster.open(str(root)), [BATCHES + number])
+
+    summary = started.run(InProcess(root, busy))
+    assert (summary.passes, summary.failures, summary.given_up) == (BATCHES, [], 0)
+    assert cluster.topic(TOPIC).view.partitions[0].cleaned_offset == BATCHES > PASS_ATTEMPTS
+    assert values(root) == NEWEST + [b"%d" % (BATCHES + number) for number in range(BATCHES)]

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from txnlog.cluster import CLUSTERS, Cluster
-from txnlog.housekeeping.compaction.segments import STORES, store_at
 from txnlog.process.caches import ProcessCache, normal_url
 from txnlog.storage.store.objects import ObjectStore
 
@@ -258,11 +257,3 @@ def test_clusters_are_kept_per_thread_and_their_secrets_are_in_no_key(tmp_path: 
     thread.join(WAIT_S)
     assert found[0] is not mine
     assert SECRET not in repr(CLUSTERS) + repr(list(CLUSTERS._entries))
-
-
-def test_stores_of_compaction_are_shared_and_their_secrets_are_in_no_key(tmp_path: Path) -> None:
-    mine = store_at(str(tmp_path), OPTIONS)
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(store_at, f"{tmp_path}/", OPTIONS).result() is mine
-    assert store_at(str(tmp_path), {}) is not mine
-    assert SECRET not in repr(STORES) + repr(list(STORES._entries))

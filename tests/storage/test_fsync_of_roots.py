@@ -16,7 +16,6 @@ from txnlog.errors import (
     ConfigError,
     NotSyncedError,
 )
-from txnlog.housekeeping.compaction.segments import STORES, store_at
 from txnlog.process.clock import VirtualClock
 from txnlog.storage.delta.actions import Metadata, decode_commit, encode_commit
 from txnlog.storage.delta.log_files import commit_path
@@ -130,14 +129,10 @@ def test_root_without_a_record_keeps_the_option_of_each_process(
 
 
 def test_other_places_of_a_root_follow_it(tmp_path: Path, by_default: None) -> None:
-    """Compaction's Spark tasks open no cluster; what is opened again must not fall back."""
+    """What is opened again must not fall back."""
     root = str(tmp_path / "root")
     cluster = Cluster.open(root, create=True)
     assert syncs(Cluster.open(cluster.store).store)
-    store = store_at(root, {})
-    put(store, "put_new", "__cluster/segment")
-    assert syncs(store)
-    STORES.drop(root, {})
 
 
 def syncs(store: ObjectStore) -> bool:

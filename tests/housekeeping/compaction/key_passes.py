@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import islice
 
 from tests.housekeeping.compaction.logs import (
@@ -11,7 +12,7 @@ from tests.housekeeping.compaction.logs import (
     records_of,
 )
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.compaction.key_compaction import KeyCompactor
+from txnlog.housekeeping.compaction import key_compaction
 from txnlog.housekeeping.compaction.segments import key_compaction_settings_of
 from txnlog.protocol.compaction import CompactionSettings
 from txnlog.protocol.key_compaction import KeyCompactionPass, plan_pass
@@ -42,9 +43,10 @@ def key_compact(cluster: Cluster, *, steps: int | None = None, buffer_bytes: int
     key_pass = due(cluster)
     if key_pass is None:
         return False
-    compactor = KeyCompactor(cluster, key_pass, SMALL, dedupe_buffer_bytes=buffer_bytes)
-    for _ in islice(compactor.run(), steps):
-        pass
+    steps_done = key_compaction.key_compact(
+        cluster, key_pass, SMALL, dedupe_buffer_bytes=buffer_bytes
+    )
+    deque(islice(steps_done, steps), maxlen=0)
     return True
 
 

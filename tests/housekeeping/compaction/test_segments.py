@@ -24,7 +24,7 @@ from tests.housekeeping.compaction.logs import (
 from txnlog.cluster import Cluster
 from txnlog.errors import CorruptLogError, ObjectNotFoundError
 from txnlog.housekeeping.compaction import segments
-from txnlog.housekeeping.compaction.segments import commit_segment, rewrite, rewrite_at
+from txnlog.housekeeping.compaction.segments import commit_segment, rewrite
 from txnlog.protocol.compaction import CompactionGroup, CompactionSettings, Segment, plan
 from txnlog.protocol.topics import TopicCommit
 from txnlog.storage.batches.records import RECORD_SCHEMA
@@ -178,21 +178,6 @@ def test_rewrite_of_a_file_that_is_gone_or_damaged_names_it(cluster: Cluster) ->
     cluster.store.delete([path])
     with pytest.raises(ObjectNotFoundError, match=group.inputs[1].path):
         rewrite(cluster.store, group)
-
-
-def test_rewrite_at_a_root_opens_the_store_once(tmp_path: object) -> None:
-    """What a Spark task calls: with nothing but names and options."""
-    cluster = Cluster.open(str(tmp_path), create=True, shards=1)
-    cluster.create_topic(TOPIC, partitions=1)
-    row = commit(cluster, begin(cluster), PLAIN)
-    commit(cluster, row, HEADED)
-    before = records_of(cluster.topic(TOPIC))
-    (group,) = plan(cluster.topic(TOPIC).view, TOPIC, ALL)
-    segment = rewrite_at(str(tmp_path), {}, group)
-    again = rewrite_at(str(tmp_path), {}, group)
-    assert segment.path != again.path
-    assert isinstance(commit_segment(cluster, group, segment), TopicCommit)
-    assert records_of(cluster.topic(TOPIC)) == before
 
 
 def test_file_of_explicit_offsets_is_written_as_given(cluster: Cluster) -> None:

@@ -1,11 +1,12 @@
-"""One pass of key compaction in one process.
+"""One pass of key compaction over a partition.
 
 It reads the newest offset of each key, then rewrites the groups with the records to keep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +18,14 @@ from txnlog.cluster import Cluster
 from txnlog.housekeeping.compaction.segments import (
     Offsets,
     commit_end_of_pass,
-    commit_segment,
+    compact_group,
     read_columns,
     rewrite,
 )
 from txnlog.protocol.batches import BatchHeader
-from txnlog.protocol.compaction import CompactionGroup, CompactionSettings, Obsolete
+from txnlog.protocol.compaction import CompactionGroup, CompactionSettings, Segment
 from txnlog.protocol.key_compaction import KeyCompactionPass, needs_rewrite, pass_groups
+from txnlog.storage.store.objects import ObjectStore
 
 DEDUPE_BUFFER_BYTES_DEFAULT = 128 << 20
 """log.cleaner.dedupe.buffer.size."""
@@ -75,49 +77,30 @@ class LatestOffsets:
 
 
 class KeyCompactor:
-    """A pass over one partition."""
+    """Rewrites the groups of a pass. It needs only a store, so a Spark task can use it.
+
+    `key_pass` ends where the keys fill the memory that they may take.
+    """
 
     def __init__(
         self,
-        cluster: Cluster,
+        store: ObjectStore,
         key_pass: KeyCompactionPass,
         settings: CompactionSettings,
         *,
         dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES_DEFAULT,
     ) -> None:
-        self._cluster = cluster
-        self._pass = key_pass
+        self.key_pass = key_pass
+        self._store = store
         self._settings = settings
-        self._log = cluster.topic_log(key_pass.topic)
         self._latest = LatestOffsets(dedupe_buffer_bytes)
 
-    def run(self) -> Iterator[int]:
-        """Do the pass; yields the number of files replaced after each file read or group done.
-
-        A pass that other processes interrupt REPLANS_MAX times is not recorded: the next
-        pass repeats its work. The same holds when it raises ObjectNotFoundError, CorruptLogError,
-        StorageError, TopicAuthorizationError, CommitStateUnknownError.
-        """
-        yield from self._read_keys()
-        position = self._pass.start_offset
-        for _ in range(REPLANS_MAX):
-            for group in self._groups(position):
-                replaced = self._key_compact(group)
-                if replaced is None:
-                    break
-                position = group.last_offset + 1
-                yield replaced
-            else:
-                commit_end_of_pass(self._cluster, self._pass)
-                return
-
-    def _read_keys(self) -> Iterator[int]:
-        """Fill `_latest` from the dirty part of the partition; the pass ends where it is full."""
-        key_pass = self._pass
-        headers = self._log.view.batches(
-            key_pass.partition, key_pass.dirty_offset, key_pass.end_offset, True
-        )
-        for header in headers:
+    def read_keys(self, groups: Iterable[CompactionGroup]) -> Iterator[None]:
+        """Read the keys of the dirty part of the partition; yields after each file."""
+        key_pass = self.key_pass
+        for header in chain.from_iterable(group.sources for group in groups):
+            if header.last_offset < key_pass.dirty_offset:
+                continue
             for batch in self._read(header, "offset_delta", "key"):
                 offsets = batch.column("offset_delta").to_numpy() + header.base_offset
                 inside = slice(
@@ -126,34 +109,20 @@ class KeyCompactor:
                 keys = batch.column("key")[inside]
                 if len(keys) and not self._latest.add(keys, offsets[inside]):
                     end_offset = int(offsets[inside][-1]) + 1
-                    self._pass = replace(key_pass, end_offset=end_offset)
+                    self.key_pass = replace(key_pass, end_offset=end_offset)
                     return
-            yield 0
+            yield
 
-    def _groups(self, position: int) -> list[CompactionGroup]:
-        """The remaining groups on the newest state; none if the topic was deleted."""
-        self._log.refresh()
-        state, key_pass = self._log.view, self._pass
-        if state.deleted or state.topic_id != key_pass.topic_id:
-            return []
-        start = max(position, state.log_start_offset(key_pass.partition))
-        return pass_groups(state, replace(key_pass, start_offset=start), self._settings)
-
-    def _key_compact(self, group: CompactionGroup) -> int | None:
-        """Rewrite a group if needed; returns files replaced, None if the group has changed."""
-        self._log.refresh()
-        if group.changed_input(self._log.view.by_path) is not None:
-            return None
+    def rewrite(self, group: CompactionGroup) -> Segment | None:
+        """Write the segment of a group, if it needs one; the keys must have been read."""
         keep = self._offsets_to_keep(group)
         if not needs_rewrite(group, len(keep), self._settings):
-            return 0
-        segment = rewrite(self._cluster.store, group, keep)
-        decision = commit_segment(self._cluster, group, segment)
-        return None if isinstance(decision, Obsolete) else len(group.inputs)
+            return None
+        return rewrite(self._store, group, keep)
 
     def _offsets_to_keep(self, group: CompactionGroup) -> Offsets:
         """Ascending offsets of the group's records to keep."""
-        key_pass = self._pass
+        key_pass = self.key_pass
         columns = ["offset_delta", "key"]
         if key_pass.tombstone_offset > group.base_offset:
             columns.append("value")
@@ -177,7 +146,7 @@ class KeyCompactor:
 
     def _stays(self, batch: pa.RecordBatch, offsets: Offsets) -> npt.NDArray[np.bool_]:
         """A mask of the records to keep unless their key has a newer one."""
-        key_pass = self._pass
+        key_pass = self.key_pass
         stays = batch.column("key").is_valid().to_numpy(zero_copy_only=False)
         if "value" in batch.schema.names:
             is_tombstone = batch.column("value").is_null().to_numpy(zero_copy_only=False)
@@ -192,4 +161,48 @@ class KeyCompactor:
         return found[found >= newest]
 
     def _read(self, header: BatchHeader, *columns: str) -> Iterator[pa.RecordBatch]:
-        return read_columns(self._cluster.store, self._pass.topic, header, columns)
+        return read_columns(self._store, self.key_pass.topic, header, columns)
+
+
+def key_compact(
+    cluster: Cluster,
+    key_pass: KeyCompactionPass,
+    settings: CompactionSettings,
+    *,
+    dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES_DEFAULT,
+) -> Iterator[int]:
+    """Do a pass; yields the number of files replaced after each file read or group done.
+
+    A pass that other processes interrupt REPLANS_MAX times is not recorded: the next
+    pass repeats its work. The same holds when it raises ObjectNotFoundError, CorruptLogError,
+    StorageError, TopicAuthorizationError, CommitStateUnknownError.
+    """
+    compactor = KeyCompactor(
+        cluster.store, key_pass, settings, dedupe_buffer_bytes=dedupe_buffer_bytes
+    )
+    for _ in compactor.read_keys(_groups(cluster, key_pass, settings)):
+        yield 0
+    rest = compactor.key_pass
+    for _ in range(REPLANS_MAX):
+        for group in _groups(cluster, rest, settings):
+            replaced = compact_group(cluster, group, compactor.rewrite)
+            if replaced is None:
+                break
+            rest = replace(rest, start_offset=group.last_offset + 1)
+            yield replaced
+        else:
+            commit_end_of_pass(cluster, compactor.key_pass)
+            return
+
+
+def _groups(
+    cluster: Cluster, key_pass: KeyCompactionPass, settings: CompactionSettings
+) -> list[CompactionGroup]:
+    """A pass's groups on the newest state; none if the topic was deleted."""
+    log = cluster.topic_log(key_pass.topic)
+    log.refresh()
+    state = log.view
+    if state.deleted or state.topic_id != key_pass.topic_id:
+        return []
+    start = max(key_pass.start_offset, state.log_start_offset(key_pass.partition))
+    return pass_groups(state, replace(key_pass, start_offset=start), settings)

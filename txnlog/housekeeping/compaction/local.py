@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.compaction.key_compaction import DEDUPE_BUFFER_BYTES_DEFAULT, KeyCompactor
+from txnlog.housekeeping.compaction.key_compaction import DEDUPE_BUFFER_BYTES_DEFAULT, key_compact
 from txnlog.housekeeping.compaction.segments import (
-    commit_segment,
+    compact_group,
     key_compaction_settings_of,
     rewrite,
     settings_of,
 )
 from txnlog.process.failures import Failures
-from txnlog.protocol.compaction import CompactionGroup, Obsolete, plan_partition
+from txnlog.protocol.compaction import plan_partition
 from txnlog.protocol.key_compaction import plan_pass
 from txnlog.settings.topic_configs import is_compacted
 from txnlog.storage.tables.topic_log import TopicLog
@@ -169,23 +169,13 @@ class Compactor:
                 groups_max=1,
             )
             planned.resume_offsets[partition] = plan.resume_offset
-            if not plan.groups or not self._compact(log, plan.groups[0]):
+            replaced = None
+            if plan.groups:
+                rewriting = partial(rewrite, self._cluster.store)
+                replaced = compact_group(self._cluster, plan.groups[0], rewriting)
+            if replaced is None:
                 return
-            yield len(plan.groups[0].inputs)
-
-    def _compact(self, log: TopicLog, group: CompactionGroup) -> bool:
-        """Merge one group. False: another process has changed its files."""
-        log.refresh()
-        if group.changed_input(log.view.by_path) is not None:
-            return False
-        segment = rewrite(self._cluster.store, group)
-        decision = commit_segment(self._cluster, group, segment)
-        if isinstance(decision, Obsolete):
-            logger.info(
-                "A segment of %s is obsolete and was not committed: %s", log.name, decision.why
-            )
-            return False
-        return True
+            yield replaced
 
     def _key_compact(self, log: TopicLog, partition: int) -> Iterator[int]:
         key_pass = plan_pass(
@@ -196,12 +186,12 @@ class Compactor:
             now_ms=self._cluster.store.now_ms(),
         )
         if key_pass is not None:
-            yield from KeyCompactor(
+            yield from key_compact(
                 self._cluster,
                 key_pass,
                 settings_of(log.config),
                 dedupe_buffer_bytes=self._dedupe_buffer_bytes,
-            ).run()
+            )
 
 
 def _step(name: str, part: Iterator[int]) -> tuple[str, Iterator[int], int | None]:

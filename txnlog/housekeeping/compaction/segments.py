@@ -7,7 +7,8 @@ files also stay until vacuum, so readers that planned to read them still can.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from operator import itemgetter
 
@@ -16,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from txnlog.cluster import Cluster
-from txnlog.process.caches import ProcessCache
 from txnlog.process.failpoint import reach
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.compaction import (
@@ -40,14 +40,13 @@ from txnlog.storage.batches.record_lists import gather
 from txnlog.storage.batches.records import DATA_SCHEMA
 from txnlog.storage.batches.writer import ROW_GROUP_BYTES, BatchFileWriter, new_batch_name
 from txnlog.storage.store.objects import ObjectStore
-from txnlog.storage.tables.cluster_log import follow_root
+
+logger = logging.getLogger("txnlog")
 
 READ_ROWS = 16_384
 READ_BYTES = 4 << 20
 
 Offsets = npt.NDArray[np.int64]
-
-STORES: ProcessCache[ObjectStore] = ProcessCache(size_max=64)
 
 
 def settings_of(config: Mapping[str, str]) -> CompactionSettings:
@@ -63,27 +62,6 @@ def key_compaction_settings_of(config: Mapping[str, str]) -> KeyCompactionSettin
         max_compaction_lag_ms=int(config_value(config, "max.compaction.lag.ms")),
         delete_retention_ms=int(config_value(config, "delete.retention.ms")),
     )
-
-
-def store_at(root: str, storage_options: Mapping[str, str] | None) -> ObjectStore:
-    """The store at `root`, which this process opens once: workers live from task to task."""
-
-    def open_store() -> ObjectStore:
-        store = ObjectStore.from_url(root, storage_options, create=False)
-        follow_root(store)
-        return store
-
-    return STORES.get(root, storage_options, open_store)
-
-
-def rewrite_at(
-    root: str,
-    storage_options: Mapping[str, str] | None,
-    group: CompactionGroup,
-    keep: Offsets | None = None,
-) -> Segment:
-    """`rewrite` in the store at `root`."""
-    return rewrite(store_at(root, storage_options), group, keep)
 
 
 def rewrite(store: ObjectStore, group: CompactionGroup, keep: Offsets | None = None) -> Segment:
@@ -182,6 +160,29 @@ def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 def _has_headers(table: pa.Table) -> bool:
     return int(table.column("headers").null_count) < int(table.num_rows)
+
+
+def compact_group(
+    cluster: Cluster,
+    group: CompactionGroup,
+    rewriting: Callable[[CompactionGroup], Segment | None],
+) -> int | None:
+    """Rewrite a group if `rewriting` finds a reason to, and commit its segment.
+
+    Returns the number of files replaced; None: another process has changed the group's files.
+    """
+    log = cluster.topic_log(group.topic)
+    log.refresh()
+    if group.changed_input(log.view.by_path) is not None:
+        return None
+    segment = rewriting(group)
+    if segment is None:
+        return 0
+    decision = commit_segment(cluster, group, segment)
+    if isinstance(decision, Obsolete):
+        logger.info("A segment of %s is obsolete and was not committed: %s", log.name, decision.why)
+        return None
+    return len(group.inputs)
 
 
 def commit_segment(

@@ -1,27 +1,38 @@
-"""One run of compaction over a cluster; Spark does the rewriting (jobs/compact.py).
+"""One run of compaction over a cluster; Spark's executors do the rewriting (jobs/compact.py).
 
-The driver plans from headers, `Rewriters` rewrite, and the driver commits each group as soon as it
-is rewritten. A run has no state to recover: the next run plans again what was not committed.
+The driver plans from headers, executors rewrite as housekeeping does, and the driver commits what
+an executor has rewritten. A run has no state to recover: the next run plans again what was not
+committed.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, TypeVar
+
+from msgspec import structs
 
 from txnlog.cluster import Cluster
-from txnlog.errors import CommitStateUnknownError, TxnLogError, unexpected
+from txnlog.errors import (
+    CommitStateUnknownError,
+    ObjectNotFoundError,
+    TxnLogError,
+    unexpected,
+)
+from txnlog.housekeeping.compaction.key_compaction import KeyCompactor
 from txnlog.housekeeping.compaction.segments import (
     commit_end_of_pass,
     commit_segment,
     key_compaction_settings_of,
+    rewrite,
     settings_of,
 )
-from txnlog.housekeeping.compaction.spark_tasks import Part, Payload, Result, packed
+from txnlog.process.failpoint import reach
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.compaction import (
     CompactionGroup,
@@ -37,29 +48,83 @@ from txnlog.storage.tables.topic_log import TopicLog
 logger = logging.getLogger("txnlog")
 
 T = TypeVar("T")
+W = TypeVar("W", CompactionGroup, "PassPlan")
 
-# Passes share one shuffle up to these sizes: a thousand small topics need only a few shuffles.
-SHUFFLE_BYTES = 8 << 30
-SHUFFLE_FILES = 100_000
+# A task costs more than a few small files do.
+TASK_BYTES = 16 << 20
+TASK_FILES = 500
+# A pass is one task; where it would have more files than this, merge first.
+PASS_FILES = 100_000
+# Rounds of passes in which none was completed.
 PASS_ATTEMPTS = 3
 COMMIT_ATTEMPTS = 5
 
 Place = tuple[str, int]
 Outcome = Literal["done", "given up", "failed"]
-Results = Iterator[tuple[CompactionGroup, Result]]
 
 
-class Rewriters(Protocol):
-    """Rewrites groups. Gives one result per group, in any order, each as soon as it is done."""
+class PassPlan(NamedTuple):
+    """A pass of key compaction that is due, and its groups as planned."""
 
-    def merge(self, groups: Iterator[list[CompactionGroup]]) -> Results:
-        """Rewrite groups with all their records, the groups of a list together."""
+    key_pass: KeyCompactionPass
+    settings: CompactionSettings
+    groups: list[CompactionGroup]
 
-    def key_compact(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
-        """Rewrite the payloads' groups with the newest record of each key in `parts`.
+    @property
+    def topic(self) -> str:
+        return self.key_pass.topic
 
-        Raises TxnLogError if keys cannot be read.
-        """
+    @property
+    def partition(self) -> int:
+        return self.key_pass.partition
+
+    @property
+    def inputs(self) -> list[BatchHeader]:
+        return [batch for group in self.groups for batch in group.inputs]
+
+
+Work = CompactionGroup | PassPlan
+"""What one call of `rewrite_at` does: a group to merge, or a pass with all its groups."""
+
+
+class Rewritten(NamedTuple):
+    """The groups of a work up to `end_offset`; None for a group that needs no segment."""
+
+    segments: list[tuple[CompactionGroup, Segment | None]]
+    end_offset: int
+
+
+Result = Rewritten | Obsolete | str
+"""What was written, why that is obsolete, or an error message."""
+
+Rewriting = Callable[[Iterator[Sequence[Work]]], Iterator[tuple[Work, Result]]]
+"""Does the work of each list in one task. Gives results in any order, each task's when it ends."""
+
+
+def rewrite_at(root: str, storage: Mapping[str, str], work: Work) -> Result:
+    """Rewrite what the driver has planned; runs on an executor."""
+    store = Cluster.cached(root, storage).store
+    try:
+        if isinstance(work, CompactionGroup):
+            rewritten = Rewritten([(work, rewrite(store, work))], work.last_offset + 1)
+        else:
+            rewritten = _rewrite_pass(KeyCompactor(store, work.key_pass, work.settings), work)
+    except ObjectNotFoundError as error:
+        return Obsolete(f"it was replaced and vacuumed: {error.message}")
+    except Exception as error:
+        # Raised, it would fail all other work of the task, too (R37).
+        if not isinstance(error, TxnLogError):
+            logger.error("Compaction of %s failed", _name(work), exc_info=error)
+        return unexpected(error, "Compaction").message
+    reach("compaction.rewritten")
+    return rewritten
+
+
+def _rewrite_pass(compactor: KeyCompactor, plan: PassPlan) -> Rewritten:
+    deque(compactor.read_keys(plan.groups), maxlen=0)
+    end_offset = compactor.key_pass.end_offset
+    groups = [group for group in plan.groups if group.base_offset < end_offset]
+    return Rewritten([(one, compactor.rewrite(one)) for one in groups], end_offset)
 
 
 @dataclass(slots=True)
@@ -87,18 +152,6 @@ class Planned(NamedTuple):
     bytes: int
     base_offset: int
     last_offset: int
-
-
-class PassPlan(NamedTuple):
-    """A pass of key compaction that is due, and its groups as planned."""
-
-    key_pass: KeyCompactionPass
-    settings: CompactionSettings
-    groups: list[CompactionGroup]
-
-    @property
-    def inputs(self) -> list[BatchHeader]:
-        return [batch for group in self.groups for batch in group.inputs]
 
 
 class CompactionRun:
@@ -136,7 +189,7 @@ class CompactionRun:
         Planning errors are in the summary.
         """
         for log in self._refreshed(self._ends):
-            passes = {plan.key_pass.partition: plan for plan in self._due(log)}
+            passes = {plan.partition: plan for plan in self._due(log)}
             for partition in range(log.partitions):
                 if partition in passes:
                     groups = passes[partition].groups
@@ -154,38 +207,34 @@ class CompactionRun:
                         last_offset=groups[-1].last_offset,
                     )
 
-    def run(self, rewriters: Rewriters) -> Summary:
+    def run(self, rewriting: Rewriting) -> Summary:
         """Compact; errors are in the summary."""
         started_s = time.monotonic()
-        # One shuffle reads all files of a pass: where there are very many, merge first.
         files = {log.name: len(log.view.by_path) for log in self._refreshed(self._ends)}
-        self._merge_all(rewriters, {name for name in files if files[name] > SHUFFLE_FILES})
+        self._merge_all(rewriting, {name for name in files if files[name] > PASS_FILES})
         places: set[Place] | None = None
-        for _ in range(PASS_ATTEMPTS):
-            passes = self._passes(places)
-            places = set()
-            for some in packed(passes, _inputs_of, SHUFFLE_BYTES, SHUFFLE_FILES):
-                places |= self._key_compact(rewriters, some)
-            if not places:
-                break
-        self._merge_all(rewriters, set(self._ends))
+        attempts = PASS_ATTEMPTS
+        while attempts and places != set():
+            passes = self.summary.passes
+            places = self._key_compact(rewriting, places)
+            attempts -= self.summary.passes == passes
+        self._merge_all(rewriting, set(self._ends))
         self.summary.elapsed_ms = round((time.monotonic() - started_s) * 1000)
         return self.summary
 
     # -- merging ---------------------------------------------------------------------------------
 
-    def _merge_all(self, rewriters: Rewriters, topics: set[str]) -> None:
+    def _merge_all(self, rewriting: Rewriting, topics: set[str]) -> None:
         while topics:
-            topics = self._merge(rewriters, topics)
+            topics = self._merge(rewriting, topics)
 
-    def _merge(self, rewriters: Rewriters, topics: set[str]) -> set[str]:
+    def _merge(self, rewriting: Rewriting, topics: set[str]) -> set[str]:
         """One round; the topics in which it committed, since these may have more to merge."""
-        planned = packed(self._small(topics), _inputs_of)
-        tasks = (live for groups in planned if (live := self._live(groups)))
+        tasks = (live for groups in _packed(self._small(topics)) if (live := self._live(groups)))
         return {
-            group.topic
-            for group, result in rewriters.merge(tasks)
-            if self._commit(group, result) == "done"
+            work.topic
+            for work, result in rewriting(tasks)
+            if "done" in self._commit_all(work, result)
         }
 
     def _small(self, topics: Iterable[str]) -> Iterator[CompactionGroup]:
@@ -194,12 +243,16 @@ class CompactionRun:
                 yield from self._mergeable(log, partition)
 
     def _mergeable(self, log: TopicLog, partition: int) -> Iterator[CompactionGroup]:
-        ends = self._ends[log.name]
-        end = ends[partition] if partition < len(ends) else 0
+        end = self._end(log, partition)
         with self._failing_alone(log.name):
             yield from plan_partition(
                 log.view, log.name, partition, self._settings(log), before_offset=end
             ).groups
+
+    def _end(self, log: TopicLog, partition: int) -> int:
+        """Where the partition ended when the run began."""
+        ends = self._ends[log.name]
+        return ends[partition] if partition < len(ends) else 0
 
     def _live(self, groups: Sequence[CompactionGroup]) -> list[CompactionGroup]:
         """The groups whose files are live as planned: a check is cheaper than a useless rewrite."""
@@ -217,7 +270,7 @@ class CompactionRun:
         """The passes that are due; only at `places`, if given."""
         for log in self._refreshed(self._ends):
             for plan in self._due(log):
-                if places is None or _place(plan.key_pass) in places:
+                if places is None or (plan.topic, plan.partition) in places:
                     yield plan
 
     def _due(self, log: TopicLog) -> Iterator[PassPlan]:
@@ -229,84 +282,67 @@ class CompactionRun:
             for partition in range(log.partitions):
                 with self._failing_alone(f"{log.name}-{partition}"):
                     key_pass = plan_pass(log.view, log.name, partition, limits, now_ms=now_ms)
-                    if key_pass is not None:
+                    if key_pass and key_pass.dirty_offset < self._end(log, partition):
                         groups = pass_groups(log.view, key_pass, settings)
                         yield PassPlan(key_pass, settings, groups)
 
-    def _key_compact(self, rewriters: Rewriters, passes: Sequence[PassPlan]) -> set[Place]:
-        """Do some passes together; returns the places that another process changed meanwhile."""
-        parts: list[Part] = []
-        payloads: list[Payload] = []
-        for number, (key_pass, settings, groups) in enumerate(passes):
-            for group in groups:
-                at = len(payloads)
-                payloads.append(Payload(at, group, settings))
-                parts += (
-                    Part(number, at, group.topic, header, key_pass.tombstone_offset)
-                    for header in group.sources
-                )
-        outcomes: dict[Place, set[Outcome]] = {}
-        try:
-            for group, result in rewriters.key_compact(parts, payloads):
-                outcomes.setdefault(_place(group), set()).add(self._commit(group, result))
-        except Exception as error:
-            if len(passes) > 1:
-                # An unreadable file must fail its own pass only (R37).
-                return {place for one in passes for place in self._key_compact(rewriters, [one])}
-            self._fail_with(_name(passes[0].key_pass), error)
-            return set()
+    def _key_compact(self, rewriting: Rewriting, places: set[Place] | None) -> set[Place]:
+        """Do the passes that are due; returns the places where another pass may do more."""
         again = set()
-        for key_pass, _, _ in passes:
-            found = outcomes[_place(key_pass)]
-            if found == {"done"}:
-                self._finish(key_pass)
-            elif "failed" not in found:
-                again.add(_place(key_pass))
+        for plan, result in rewriting(_packed(self._passes(places))):
+            assert isinstance(plan, PassPlan)
+            outcomes = self._commit_all(plan, result)
+            done_offset = 0
+            if isinstance(result, Rewritten) and outcomes == {"done"}:
+                done_offset = result.end_offset
+                self._finish(structs.replace(plan.key_pass, end_offset=done_offset))
+            if "failed" not in outcomes and done_offset < plan.key_pass.end_offset:
+                again.add((plan.topic, plan.partition))
         return again
 
     def _finish(self, key_pass: KeyCompactionPass) -> None:
         """Record the end of a pass all of whose groups are done."""
+        what = f"{key_pass.topic}-{key_pass.partition}"
         try:
             decision = _until_known(lambda: commit_end_of_pass(self._cluster, key_pass))
         except Exception as error:
-            self._fail_with(_name(key_pass), error)
+            self._fail_with(what, error)
             return
         if isinstance(decision, Obsolete):
-            self._give_up(_name(key_pass), decision.why)
+            self._give_up(what, decision.why)
             return
         self.summary.passes += 1
         end = f"{key_pass.end_offset:,}"
-        self._report(f"{_name(key_pass)}: before offset {end} only the newest record of each key")
+        self._report(f"{what}: before offset {end} only the newest record of each key")
 
     # -- merging and key compaction ----------------------------------------------------------------
 
-    def _commit(self, group: CompactionGroup, result: Result) -> Outcome:
-        """Commit a rewritten group."""
-        if result is None:
+    def _commit_all(self, work: Work, result: Result) -> set[Outcome]:
+        """Commit what was rewritten, each group by itself."""
+        if isinstance(result, Rewritten):
+            return {self._commit(group, segment) for group, segment in result.segments}
+        if isinstance(result, Obsolete):
+            return {self._give_up(_name(work), result.why)}
+        return {self._fail(_name(work), result)}
+
+    def _commit(self, group: CompactionGroup, segment: Segment | None) -> Outcome:
+        if segment is None:
             return "done"
-        what = f"{_name(group)}, offsets {group.base_offset:,} to {group.last_offset:,}"
-        decision: object = result
-        if isinstance(result, Segment):
-            try:
-                decision = _until_known(lambda: commit_segment(self._cluster, group, result))
-            except Exception as error:
-                self._fail_with(what, error)
-                return "failed"
-        if isinstance(decision, str):
-            self._fail(what, decision)
-            return "failed"
+        what = _name(group)
+        try:
+            decision = _until_known(lambda: commit_segment(self._cluster, group, segment))
+        except Exception as error:
+            return self._fail_with(what, error)
         if isinstance(decision, Obsolete):
-            self._give_up(what, decision.why)
-            return "given up"
-        assert isinstance(result, Segment)
+            return self._give_up(what, decision.why)
         size_bytes = sum(batch.size_bytes for batch in group.inputs)
         self.summary.groups += 1
         self.summary.files_replaced += len(group.inputs)
         self.summary.bytes_replaced += size_bytes
-        self.summary.bytes_written += result.size_bytes
+        self.summary.bytes_written += segment.size_bytes
         self._report(
             f"{what}: {_files(len(group.inputs))} of {size_bytes:,} bytes became one of "
-            f"{result.size_bytes:,} with {result.num_records:,} records"
+            f"{segment.size_bytes:,} with {segment.num_records:,} records"
         )
         return "done"
 
@@ -332,21 +368,41 @@ class CompactionRun:
             return settings
         return replace(settings, segment_bytes=self._segment_bytes)
 
-    def _give_up(self, what: str, why: str) -> None:
+    def _give_up(self, what: str, why: str) -> Outcome:
         self.summary.given_up += 1
         self._report(f"{what}: given up: {why}")
+        return "given up"
 
-    def _fail_with(self, what: str, error: Exception) -> None:
+    def _fail_with(self, what: str, error: Exception) -> Outcome:
         """Record an error; that of a bug or a library is logged with its traceback."""
         if not isinstance(error, TxnLogError):
             logger.error("Compaction: %s failed", what, exc_info=error)
-        self._fail(what, unexpected(error, "Compaction").message)
+        return self._fail(what, unexpected(error, "Compaction").message)
 
-    def _fail(self, what: str, why: str) -> None:
+    def _fail(self, what: str, why: str) -> Outcome:
         failure = f"{what}: {why}"
         if failure not in self.summary.failures:
             self.summary.failures.append(failure)
             self._report(f"FAILED {failure}")
+        return "failed"
+
+
+def _packed(work: Iterable[W]) -> Iterator[list[W]]:
+    """Put neighbours together up to what a task may have; a larger one stays alone."""
+    packed: list[W] = []
+    size_bytes = files = 0
+    for one in work:
+        inputs = one.inputs
+        more_bytes = sum(batch.size_bytes for batch in inputs)
+        is_full = size_bytes + more_bytes > TASK_BYTES or files + len(inputs) > TASK_FILES
+        if packed and is_full:
+            yield packed
+            packed, size_bytes, files = [], 0, 0
+        packed.append(one)
+        size_bytes += more_bytes
+        files += len(inputs)
+    if packed:
+        yield packed
 
 
 def _until_known(commit: Callable[[], T]) -> T:
@@ -359,17 +415,12 @@ def _until_known(commit: Callable[[], T]) -> T:
     return commit()
 
 
-def _inputs_of(one: CompactionGroup | PassPlan) -> Sequence[BatchHeader]:
-    return one.inputs
-
-
 def _files(count: int) -> str:
     return "1 file" if count == 1 else f"{count:,} files"
 
 
-def _place(of: CompactionGroup | KeyCompactionPass) -> Place:
-    return of.topic, of.partition
-
-
-def _name(of: CompactionGroup | KeyCompactionPass) -> str:
-    return f"{of.topic}-{of.partition}"
+def _name(of: Work) -> str:
+    place = f"{of.topic}-{of.partition}"
+    if isinstance(of, PassPlan):
+        return place
+    return f"{place}, offsets {of.base_offset:,} to {of.last_offset:,}"
