@@ -52,7 +52,7 @@ bench-peers: java $(VENV)/.jars $(VENV)/.peers/stamp ## beside Spark with Kafka 
 soak: soak-spark soak-histories ## the long proofs, an hour or more: both of the next
 
 soak-spark: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
-soak-spark: java $(VENV)/.jars ## drivers and jobs killed at every step, long queries, the benchmarks
+soak-spark: java $(VENV)/.jars ## drivers and jobs killed at every step, the demo, notebooks, benchmarks
 	@$(PY) -m pytest -n 2 --dist worksteal -m "soak and spark and not stores" $(ARGS)
 
 # Properties and long loops are tested by `make test`, too, with fewer examples and cases.
