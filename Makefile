@@ -38,7 +38,7 @@ cluster-demo: java $(VENV)/.jars $(VENV)/.stores/stamp ## the same on a cluster:
 # Most JVMs of a test run live for seconds: the optimising compiler would cost more than it gains.
 test: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
 test: java $(VENV)/.jars ## all tests but those of soak, ways-in and stores
-	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
+	@$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
 
 bench: java $(VENV)/.jars ## the figures of the README, see docs/benchmarks.md
 	@$(PY) -m benchmarks $(ARGS)
@@ -52,7 +52,7 @@ bench-peers: java $(VENV)/.jars $(VENV)/.peers/stamp ## beside Spark with Kafka 
 soak: soak-spark soak-histories ## the long proofs, an hour or more: both of the next
 
 soak-spark: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
-soak-spark: java $(VENV)/.jars ## drivers and jobs killed at every step, long queries, the benchmarks
+soak-spark: java $(VENV)/.jars ## drivers and jobs killed at every step, the demo, notebooks, benchmarks
 	@$(PY) -m pytest -n 2 --dist worksteal -m "soak and spark and not stores" $(ARGS)
 
 # Properties and long loops are tested by `make test`, too, with fewer examples and cases.

@@ -40,6 +40,11 @@ def expected(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(INPUT, EXPECTED)
 
 
+@pytest.fixture(scope="module")
+def right(expected: DataFrame) -> Delivery:
+    return check(expected, DELIVERED)
+
+
 def check(expected: DataFrame, rows: Rows) -> Delivery:
     return check_delivery("reader", expected.sparkSession.createDataFrame(rows, FOUND), expected)
 
@@ -50,12 +55,12 @@ def moved(index: int, **changes: Any) -> Rows:
     return [*DELIVERED[:index], tuple(changed.values()), *DELIVERED[index + 1 :]]
 
 
-def test_check_right_delivery_has_no_problems(expected: DataFrame) -> None:
+def test_check_right_delivery_has_no_problems(expected: DataFrame, right: Delivery) -> None:
     """All counts are 0, in whatever order the rows are read."""
     found = check(expected, DELIVERED[::-1])
     assert found.problems() == []
     assert found.rows == 5
-    assert found.fingerprint == check(expected, DELIVERED).fingerprint
+    assert found.fingerprint == right.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -93,12 +98,12 @@ def test_check_right_delivery_has_no_problems(expected: DataFrame) -> None:
     ],
 )
 def test_check_wrong_delivery_is_found(
-    expected: DataFrame, rows: Rows, problems: list[str]
+    expected: DataFrame, right: Delivery, rows: Rows, problems: list[str]
 ) -> None:
     """A check that misses a fault makes every green demo worthless."""
     found = check(expected, rows)
     assert found.problems() == [f"reader: {problem}" for problem in problems]
-    assert found.fingerprint != check(expected, DELIVERED).fingerprint
+    assert found.fingerprint != right.fingerprint
 
 
 def test_check_empty_topics_miss_everything(expected: DataFrame) -> None:
@@ -106,10 +111,10 @@ def test_check_empty_topics_miss_everything(expected: DataFrame) -> None:
     assert check(expected, []).problems() == ["reader: missing 5"]
 
 
-def test_report_is_equal_after_json(expected: DataFrame) -> None:
+def test_report_is_equal_after_json(right: Delivery) -> None:
     """The supervisor reads the report of the checking process."""
     report = Report(
-        deliveries=(check(expected, DELIVERED),),
+        deliveries=(right,),
         rows_by_topic={"departures": 4, "cancellations": 1},
         transactions=2,
         problems=("one",),

@@ -1,4 +1,4 @@
-"""The demo itself, scaled down: a month of flights, one kill, and a deleted checkpoint."""
+"""The demo, scaled down: its jobs in one session; all of it, killed and without a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,19 +6,52 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import flights_check
+import flights_pipeline
 import pytest
-from flights_check import Report
+from flights_check import Report, check_root
+from flights_data import read_flights
+from flights_pipeline import feed, start_stream
 from spark_session import PROJECT
 
 from txnlog.testing.counts import count
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
 
 FLIGHTS_OF_JANUARY = 27_004
 CANCELLED_IN_JANUARY = 521
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+def test_jobs_deliver_the_first_flights_exactly_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the demo's three commands do; the check reads with both readers (R45)."""
+    flights = read_flights(months=[1])[:1_000]
+    for module in (flights_check, flights_pipeline):
+        monkeypatch.setattr(module, "read_flights", lambda months: flights)
+    root = str(tmp_path / "lake")
+    assert feed(spark, root, [1]) == len(flights)
+    checkpoint = str(tmp_path / "checkpoint")
+    start_stream(
+        spark, root, checkpoint, max_offsets_per_trigger=600, available_now=True
+    ).awaitTermination()
+    report = check_root(spark, root, [1])
+    assert report.problems == ()
+    assert report.transactions == 2
+    cancelled = flights["dep_time"].null_count
+    assert cancelled
+    assert report.rows_by_topic == {
+        "departures": len(flights) - cancelled,
+        "cancellations": cancelled,
+    }
+
+
+@pytest.mark.soak
 def test_demo_of_one_month_survives_a_half_published_transaction(tmp_path: Path) -> None:
     """Killed between two markers, with no checkpoint to come back to (R36, R50, R59)."""
     data_dir = tmp_path / "demo"

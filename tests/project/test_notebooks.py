@@ -20,19 +20,20 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jupytext
 import nbformat
 import pytest
 from nbmake.nb_run import NotebookRun
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 PROJECT = Path(__file__).parents[2]
 FOLDER = PROJECT / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 CELL_S_MAX = 1_200
-# Starts Spark four times: minutes.
-LONG = ("crash_recovery", "transaction_log")
 
 # Of the code whose outputs are stored, in the metadata of the .ipynb.
 DIGEST = "outputs_of"
@@ -74,10 +75,22 @@ def kernel_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in NAMES]
-)
+def test_quickstart_runs_in_a_session_that_is_there(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a kernel, which would start Spark anew."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    names: dict[str, Any] = {}
+    for cell in code_cells(nbformat.read(FOLDER / "quickstart.ipynb", 4)):
+        exec(cell.source.replace("spark.stop()", ""), names)
+    names["views"].drop()
+    spark.catalog.dropTempView("us")
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+@pytest.mark.parametrize("name", NAMES)
 def test_notebook_all_cells_run(kernel: Path, name: str) -> None:
     """Users start with the notebooks."""
     before = set(FOLDER.iterdir())

@@ -89,13 +89,10 @@ def test_page_shows_the_files_of_the_example() -> None:
     assert shown == {file.name: file.read_text() for file in files}
 
 
-def test_second_run_adds_only_new_records_also_when_its_flow_is_killed(scratch: Path) -> None:
+def test_run_checks_each_record_once_also_when_its_flow_is_killed(scratch: Path) -> None:
     """Spark starts a failed flow again; its batch was decided before the kill."""
     pipeline = Pipeline(Path(mkdtemp(dir=scratch)))
-    pipeline.feed(range(10))
-    pipeline.run()
-    pipeline.assert_checked(range(10))
-    pipeline.feed(range(10, 15))
+    pipeline.feed(range(15))
     killed = Path(pipeline.root).with_name("failpoint")
     killed.write_text("prepare_commit.after")
     printed = pipeline.run(failpoint=f"file:{killed}")
@@ -104,11 +101,13 @@ def test_second_run_adds_only_new_records_also_when_its_flow_is_killed(scratch: 
 
 
 @pytest.mark.soak
-def test_full_refresh_continues_where_the_group_is(scratch: Path) -> None:
-    """It has a new checkpoint, and a topic keeps what it has."""
+@pytest.mark.parametrize("arguments", [(), ("--full-refresh-all",)])
+def test_second_run_adds_only_new_records(scratch: Path, arguments: tuple[str, ...]) -> None:
+    """A full refresh has a new checkpoint, and continues where the group is."""
     pipeline = Pipeline(Path(mkdtemp(dir=scratch)))
     pipeline.feed(range(10))
     pipeline.run()
+    pipeline.assert_checked(range(10))
     pipeline.feed(range(10, 15))
-    pipeline.run("--full-refresh-all")
+    pipeline.run(*arguments)
     pipeline.assert_checked(range(15))

@@ -1,4 +1,9 @@
-"""A micro-batch that Spark replays: with the same or other data, decided or not."""
+"""A micro-batch that Spark replays: with the same or other data, decided or not.
+
+Those of `make soak-spark` are in `make test` without Spark: tests/spark_sink/test_query_rows.py,
+tests/spark_sink/test_source_offsets.py, tests/protocol/test_micro_batches.py; the sink's abort is
+one call that does nothing.
+"""
 
 from __future__ import annotations
 
@@ -80,6 +85,7 @@ def test_undecided_batch_replayed_with_other_rows_is_replaced(
         assert staged[topic] <= there, "and they are not deleted"
 
 
+@pytest.mark.soak
 def test_undecided_batch_planned_again_with_another_end_is_replaced(
     lab: Lab, failpoint: Failpoint
 ) -> None:
@@ -110,6 +116,7 @@ def test_decided_batch_planned_again_with_another_end_is_refused(
     lab.check(4 * BATCH)
 
 
+@pytest.mark.soak
 def test_batch_below_the_last_committed_one_is_refused(lab: Lab) -> None:
     """An old copy of the checkpoint makes Spark plan batches again that are committed (R55)."""
     lab.feed(0, BATCH)
@@ -128,6 +135,7 @@ def test_batch_below_the_last_committed_one_is_refused(lab: Lab) -> None:
     assert row.owner.run_id == newest.runId, "a refused run takes nothing over"
 
 
+@pytest.mark.soak
 def test_prepared_batch_of_another_run_is_finished_and_the_query_continues(
     lab: Lab, failpoint: Failpoint
 ) -> None:
@@ -142,6 +150,7 @@ def test_prepared_batch_of_another_run_is_finished_and_the_query_continues(
     lab.check(3 * BATCH)
 
 
+@pytest.mark.soak
 def test_group_added_at_a_restart_that_replays_a_batch_continues(
     lab: Lab, failpoint: Failpoint
 ) -> None:
@@ -172,6 +181,7 @@ def test_abort_after_a_commit_that_failed_leaves_the_decision(
     lab.check(BATCH)
 
 
+@pytest.mark.soak
 def test_abort_with_missing_messages_leaves_what_is_committed(lab: Lab) -> None:
     """Spark aborts a batch of which some tasks have no message, just None (R57)."""
     lab.feed(0, BATCH)

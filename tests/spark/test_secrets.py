@@ -1,4 +1,7 @@
-"""Secrets given as options are in no plan, progress, event log, error or log of Spark (R67)."""
+"""Secrets given as options are in no plan, progress, event log, error or log of Spark (R67).
+
+Plans and errors are looked at in `make test`, too: tests/spark_source/test_spark_source.py.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from spark_session import PROJECT
 
 from txnlog.settings.storage_options import secret_spellings
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
 PLANTED = "pLaNtEd0sEcReT"
 VISIBLE = "vIsIbLe0rEgIoN"
 SECONDS_MAX = 600
 
 
+@pytest.mark.spark
+@pytest.mark.soak
 def test_planted_secrets_are_in_no_artefact_of_a_run(tmp_path: Path, scratch: Path) -> None:
     """Plans were shown with the account's key, SAS, the service account and the key id."""
     secrets = {f"storage.{name}": f"{PLANTED}{n}" for n, name in enumerate(secret_spellings())}

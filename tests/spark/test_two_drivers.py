@@ -5,6 +5,8 @@ The first is the shared session, held at a fail point; the second a separate pro
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from pyspark.errors import StreamingQueryException
 
@@ -15,6 +17,8 @@ from txnlog.cluster import Cluster
 pytestmark = pytest.mark.spark
 
 BATCH = 20
+# tests/spark_sink/test_query_rows.py meets at every call of a commit, without Spark.
+soaked = partial(pytest.param, marks=pytest.mark.soak)
 
 
 @pytest.mark.parametrize(
@@ -22,10 +26,10 @@ BATCH = 20
     [
         # Between these two writes there may be minutes: a long pause of the garbage collector.
         ("tickets.after@2", "ProducerFencedError"),
-        ("prepare_commit.before@2", "ProducerFencedError"),
+        soaked("prepare_commit.before@2", "ProducerFencedError"),
         # It decided the batch, the other one finished it: Spark itself finds its commit file there.
         ("prepare_commit.after@2", "CONCURRENT_STREAM_LOG_UPDATE"),
-        ("marker.after@3", "CONCURRENT_STREAM_LOG_UPDATE"),
+        soaked("marker.after@3", "CONCURRENT_STREAM_LOG_UPDATE"),
     ],
 )
 def test_two_drivers_on_one_checkpoint_one_commits_the_other_fails(
@@ -48,7 +52,7 @@ def test_two_drivers_on_one_checkpoint_one_commits_the_other_fails(
 
 
 @pytest.mark.parametrize(
-    ("batches", "refused"), [(1, "CONCURRENT_STREAM_LOG_UPDATE"), (3, "CheckpointError")]
+    ("batches", "refused"), [soaked(1, "CONCURRENT_STREAM_LOG_UPDATE"), (3, "CheckpointError")]
 )
 def test_driver_that_resumes_late_is_refused_and_takes_nothing_over(
     lab: Lab, failpoint: Failpoint, second_driver: Driver, batches: int, refused: str
@@ -73,6 +77,7 @@ def test_driver_that_resumes_late_is_refused_and_takes_nothing_over(
     lab.check(batches * BATCH)
 
 
+@pytest.mark.soak
 def test_two_drivers_racing_on_one_checkpoint_are_exactly_once(
     lab: Lab, second_driver: Driver
 ) -> None:

@@ -354,7 +354,7 @@ def test_all_rows_arrive_once_and_in_order_per_key(
     """Rolling, carrying, streaming and closing early must not lose, repeat or reorder rows."""
     cluster = Cluster.open("memory://", create=True)
     cluster.create_topic("t", partitions=partitions)
-    count = 600
+    count = 300
     staged = stage(
         cluster,
         keyed_batches(count, seed=seed, keys=keys),

@@ -13,6 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from txnlog.settings.storage_options import secret_spellings
+
 pytestmark = pytest.mark.spark
 
 TOPIC_COUNT = 3
@@ -190,11 +192,18 @@ def test_users_schema_is_refused(spark: SparkSession, topics) -> None:
 
 
 def test_secrets_stay_out_of_plans_and_errors(spark: SparkSession, topics, capfd) -> None:
-    """Plans go to logs and to the UI (R67)."""
+    """Plans go to logs and to the UI: each secret option in each spelling (R67)."""
     topics.create("t")
-    reader = spark.read.format("txnlog").option("storage.aws_secret_access_key", "hunter2")
+    secrets = {f"storage.{name}": "hunter2" for name in secret_spellings()}
+    secrets["storage.proxy_url"] = "http://hunter2:1"
+    secrets["storage.default_headers"] = '{"x": "hunter2"}'
+    secrets |= {f"checkpoint.{name}": value for name, value in secrets.items()}
+    reader = spark.read.format("txnlog").options(**secrets)
     frame = reader.option("subscribe", "t").load(topics.root)
+    # By default a plan shows the first 25 options only.
+    spark.conf.set("spark.sql.debug.maxToStringFields", "10000")
     frame.explain("extended")
+    spark.conf.unset("spark.sql.debug.maxToStringFields")
     with pytest.raises(PySparkException) as caught:
         reader.option("subscribe", "nope").load(topics.root).count()
     assert "hunter2" not in str(caught.value)

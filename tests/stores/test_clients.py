@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -21,7 +21,7 @@ from txnlog.consumer import Consumer
 from txnlog.errors import TxnLogError
 from txnlog.housekeeping import age_gate
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
-from txnlog.messages import OFFSET_BEGINNING, TopicPartition
+from txnlog.messages import OFFSET_BEGINNING, Message, TopicPartition
 from txnlog.storage.store.objects import ObjectStore
 
 DAY_MS = 86_400_000
@@ -29,6 +29,7 @@ KEPT = {"retention.ms": "-1", "min.compaction.lag.ms": "0"}
 COMMITTED = {ORDERS: Counter({b"plain": 16, b"in a transaction": 26}), STOCK: 13}
 """What `build` commits in 8 rounds: 16 plain records and 13 transactions over both topics."""
 RUNS_MAX = 20
+READ_S_MAX = 300
 LEASE_MS = 1_000
 
 
@@ -40,8 +41,17 @@ def values(place: Place, isolation: str = "read_committed") -> dict[str, Counter
         for topic, partitions in ((ORDERS, 2), (STOCK, 1)):
             places = [TopicPartition(topic, n, OFFSET_BEGINNING) for n in range(partitions)]
             reader.assign(places)
-            found[topic] = Counter(m.value() or b"" for m in reader.consume(10_000, 2))
+            found[topic] = Counter(m.value() or b"" for m in read_to_end(reader, places))
     return found
+
+
+def read_to_end(reader: Consumer, places: list[TopicPartition]) -> Iterator[Message]:
+    """All there is, without waiting for more."""
+    ends = [reader.get_watermark_offsets(place)[1] for place in places]
+    deadline_s = time.monotonic() + READ_S_MAX
+    while any(at.offset < end for at, end in zip(reader.position(places), ends, strict=True)):
+        assert time.monotonic() < deadline_s, f"{reader.position(places)} of {ends}"
+        yield from reader.consume(10_000, 0.2)
 
 
 def check_values(place: Place) -> None:
