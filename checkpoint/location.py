@@ -7,8 +7,7 @@ import re
 
 from txnlog.errors import CheckpointError
 from txnlog.process.caches import local_path
-from txnlog.settings.options import redacted_url
-from txnlog.settings.roots import SCHEMES, canonical_url, place_of
+from txnlog.settings.roots import SCHEMES, canonical_url, place_of, redacted_url
 
 __all__ = ["is_readable", "redacted_location", "store_url"]
 

@@ -31,7 +31,8 @@ from txnlog.protocol.metadata import (
     TransactionMetadata,
 )
 from txnlog.protocol.micro_batches import goes_on, is_committed, is_owned
-from txnlog.settings.options import Options, redacted_url
+from txnlog.settings.config import Config
+from txnlog.settings.roots import redacted_url
 
 logger = logging.getLogger("txnlog")
 
@@ -40,7 +41,7 @@ _measured: dict[str, Phases] = {}
 entry. They are lost with the process, and with them nothing else."""
 
 
-def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: int) -> None:
+def commit_micro_batch(options: Config, tasks: Sequence[StagedTask], batch_id: int) -> None:
     """Commit a micro-batch exactly once, or skip it if this query has committed it.
 
     Raises ProducerFencedError for a fenced run, CheckpointError for a checkpoint that is behind
@@ -70,7 +71,7 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
 
 def commit_once(
     cluster: Cluster,
-    options: Options,
+    options: Config,
     tasks: Sequence[StagedTask],
     batch_id: int,
     phases: Phases,
@@ -112,7 +113,7 @@ def commit_once(
 
 def _read(
     cluster: Cluster,
-    options: Options,
+    options: Config,
     query_id: str,
     batch_id: int,
     topics: Sequence[str],
@@ -133,7 +134,7 @@ def _read(
         plan,
         partial(read_topics, cluster, topics),
     ]
-    group_id = options.text("group.id")
+    group_id = options.get("group.id")
     if group_id is not None:
         offsets = cluster.offsets_log(group_id)
         calls.append(partial(caught, offsets.get_ready))
@@ -145,7 +146,7 @@ def _read(
     return row, planned, read
 
 
-def commit_batch_write(options: Options, tasks: Sequence[StagedTask]) -> None:
+def commit_batch_write(options: Config, tasks: Sequence[StagedTask]) -> None:
     """Commit a batch write: once per topic and (txnAppId, txnVersion) if they are set.
 
     Raises DuplicateTransactionError if only some of its topics have the pair.
@@ -158,7 +159,7 @@ def commit_batch_write(options: Options, tasks: Sequence[StagedTask]) -> None:
     cluster = Cluster.cached(options.root, options.storage)
     host, pid = this_process()
     owner = Owner(run_id=str(uuid.uuid4()), host=host, pid=pid)
-    transactional_id = options.text("transactional.id")
+    transactional_id = options.get("transactional.id")
     if transactional_id is None:
         app = _app_transaction(options, phases)
         if commit_one_off(cluster, batches, owner, app=app, phases=phases):
@@ -168,7 +169,7 @@ def commit_batch_write(options: Options, tasks: Sequence[StagedTask]) -> None:
         return
     with phases.measure("own"):
         row = cluster.coordinator.init_producer_id(
-            transactional_id, owner, timeout_ms=options.number("transaction.timeout.ms") or 0
+            transactional_id, owner, timeout_ms=options.get("transaction.timeout.ms")
         )
     committed = cluster.coordinator.commit(row, batches, phases=phases)
     phases.stop()
@@ -179,8 +180,8 @@ def commit_batch_write(options: Options, tasks: Sequence[StagedTask]) -> None:
     _log("Batch write of transactional.id %s", (transactional_id,), phases)
 
 
-def _app_transaction(options: Options, phases: Phases) -> AppTransaction | None:
-    app_id, version = options.text("txnAppId"), options.number("txnVersion")
+def _app_transaction(options: Config, phases: Phases) -> AppTransaction | None:
+    app_id, version = options.get("txnAppId"), options.get("txnVersion")
     if app_id is None or version is None:
         return None
     phases.facts.update(txnAppId=app_id, txnVersion=str(version))
@@ -249,7 +250,7 @@ def _ordered(tasks: Sequence[StagedTask]) -> list[StagedBatch]:
 
 
 def _is_committed(
-    row: TransactionMetadata | None, options: Options, run: StagedTask, planned: PlannedBatch
+    row: TransactionMetadata | None, options: Config, run: StagedTask, planned: PlannedBatch
 ) -> bool:
     """Whether to skip the batch. Raises CheckpointError that names the checkpoint (R55)."""
     batch_id = planned.batch_id
@@ -259,7 +260,7 @@ def _is_committed(
             logger.info("Batch %d of query %s is committed already", batch_id, run.query_id)
         return is_done
     except CheckpointError as error:
-        location = options.text("checkpointLocation")
+        location = options.get("checkpointLocation")
         if location is None:
             raise
         raise CheckpointError(
@@ -270,7 +271,7 @@ def _is_committed(
 
 
 def _take_over(
-    options: Options, cluster: Cluster, run: StagedTask, topics: Sequence[str]
+    options: Config, cluster: Cluster, run: StagedTask, topics: Sequence[str]
 ) -> TransactionMetadata:
     """The query's row, owned by this run and with no open transaction.
 
@@ -287,6 +288,6 @@ def _take_over(
     return cluster.coordinator.init_producer_id(
         run.query_id,
         owner,
-        timeout_ms=options.number("transaction.timeout.ms") or 0,
+        timeout_ms=options.get("transaction.timeout.ms"),
         topics=topics,
     )

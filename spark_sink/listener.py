@@ -25,7 +25,7 @@ from spark_sink.reports import QueryReport, report_of, txnlog_sources
 from txnlog.cluster import Cluster
 from txnlog.coordinator.history import CommittedTransaction, CommittedTransactions
 from txnlog.errors import ConfigError, TxnLogError
-from txnlog.settings.options import checked_root
+from txnlog.settings.roots import checked_root
 from txnlog.settings.storage_options import checked_types
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from txnlog.errors import (
 from txnlog.process import arrow_compute as pc
 from txnlog.protocol.partitioner import partition_for_keys, sticky_partitions
 from txnlog.protocol.topics import check_topic_name
-from txnlog.settings.topic_configs import is_compacted, message_bytes_max
+from txnlog.settings.topic_configs import config_value, is_compacted
 
 # Rows without key and partition go to one partition for this many bytes, then to the next one.
 STICKY_RUN_BYTES = 1 << 20
@@ -160,7 +160,7 @@ class Router:
                 RoutedTopic(
                     log=log,
                     partitions=log.partitions,
-                    message_bytes_max=message_bytes_max(log.config),
+                    message_bytes_max=config_value(log.config, "max.message.bytes"),
                     needs_key=is_compacted(log.config),
                     first_lane=self._lanes,
                     sticky_seed=self._random.randrange(1 << 30),

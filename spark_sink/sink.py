@@ -31,7 +31,7 @@ from txnlog.errors import ConfigError, TxnLogError
 from txnlog.process.failpoint import reach
 from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.txn_memory import TXN_PREFIX
-from txnlog.settings.options import Options, parse_options, warn_about
+from txnlog.settings.config import Config, parse_config, warn_about
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +45,7 @@ def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> TxnLogStreamWriter:
     """The sink of `df.writeStream`. Raises ConfigError, InvalidRecordError."""
-    parsed = parse_options(options, "writeStream")
+    parsed = parse_config(options, "writeStream")
     if overwrite:
         raise ConfigError(
             "Output mode complete would replace the topic with every micro-batch, and a topic is "
@@ -61,7 +61,7 @@ def stream_writer(
 @reports_causes
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TxnLogWriter:
     """The sink of `df.write`. Raises ConfigError, InvalidRecordError."""
-    parsed = parse_options(options, "write")
+    parsed = parse_config(options, "write")
     if overwrite:
         raise ConfigError(
             'mode("overwrite") would replace the topic, and a topic is append-only. Use '
@@ -78,8 +78,8 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     return TxnLogWriter(parsed, _cluster(parsed).cluster_id)
 
 
-def _check_app_id(options: Options) -> None:
-    app_id = options.text("txnAppId")
+def _check_app_id(options: Config) -> None:
+    app_id = options.get("txnAppId")
     if app_id is None:
         return
     if app_id.startswith(TXN_PREFIX):
@@ -99,7 +99,7 @@ def _check_app_id(options: Options) -> None:
 class TxnLogStreamWriter(DataSourceStreamArrowWriter):
     """Commits once per (query id, batch id), with the batch's source offsets if group.id is set."""
 
-    def __init__(self, options: Options, cluster_id: str) -> None:
+    def __init__(self, options: Config, cluster_id: str) -> None:
         self._options = options
         self._cluster_id = cluster_id
 
@@ -127,7 +127,7 @@ class TxnLogStreamWriter(DataSourceStreamArrowWriter):
 class TxnLogWriter(DataSourceArrowWriter):
     """Commits a batch write as one transaction; with txnAppId and txnVersion, only once."""
 
-    def __init__(self, options: Options, cluster_id: str) -> None:
+    def __init__(self, options: Config, cluster_id: str) -> None:
         self._options = options
         self._cluster_id = cluster_id
 
@@ -146,28 +146,23 @@ class TxnLogWriter(DataSourceArrowWriter):
         """No action, as in TxnLogStreamWriter.abort."""
 
 
-def _check_schema(schema: StructType, options: Options) -> None:
+def _check_schema(schema: StructType, options: Config) -> None:
     check_columns(
         to_arrow_schema(schema, timezone="UTC"),
-        topic=options.text("topic"),
-        include_headers=_include_headers(options),
+        topic=options.get("topic"),
+        include_headers=options.get("includeHeaders"),
     )
 
 
-def _include_headers(options: Options) -> bool:
-    """A column headers is written unless includeHeaders=false, as in Kafka's sink."""
-    return options.flag("includeHeaders") or not options.is_set("includeHeaders")
-
-
-def _cluster(options: Options) -> Cluster:
+def _cluster(options: Config) -> Cluster:
     """The cluster, opened on the driver's host; created if missing and topics may be created."""
     return Cluster.cached(
-        options.root, options.storage, create=options.flag("auto.create.topics.enable")
+        options.root, options.storage, create=options.get("auto.create.topics.enable")
     )
 
 
 def _stage(
-    options: Options, cluster_id: str, rows: Iterator[pa.RecordBatch]
+    options: Config, cluster_id: str, rows: Iterator[pa.RecordBatch]
 ) -> tuple[tuple[StagedBatch, ...], int]:
     """Stage one task's rows, which this thread receives and another one stages.
 
@@ -179,12 +174,12 @@ def _stage(
     cluster = executor_cluster(options.root, options.storage, cluster_id=cluster_id)
     stager = Stager(
         cluster,
-        topic=options.text("topic"),
-        include_headers=_include_headers(options),
+        topic=options.get("topic"),
+        include_headers=options.get("includeHeaders"),
         target_size_bytes=TARGET_SIZE_BYTES,
-        auto_create=options.flag("auto.create.topics.enable"),
-        partitions=options.number("num.partitions"),
-        compression=options.text("compression.type"),
+        auto_create=options.get("auto.create.topics.enable"),
+        partitions=options.get("num.partitions"),
+        compression=options.get("compression.type"),
     )
     opened_ns = perf_counter_ns() - began_ns
 

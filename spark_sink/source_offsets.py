@@ -9,7 +9,7 @@ from checkpoint import Checkpoint, OffsetSeq, groups_of, is_readable, source_pos
 from txnlog.cluster import Cluster
 from txnlog.errors import CheckpointError, ConfigError
 from txnlog.protocol.groups import GroupOffsets
-from txnlog.settings.options import Options, warn_once
+from txnlog.settings.config import Config, warn_once
 from txnlog.settings.roots import place_of
 
 
@@ -27,13 +27,13 @@ class PlannedBatch:
         return "" if self.offsets is None else self.offsets.digest
 
 
-def planned_batch(options: Options, batch_id: int) -> PlannedBatch:
+def planned_batch(options: Config, batch_id: int) -> PlannedBatch:
     """Read the offsets that Spark planned for the batch.
 
     Raises ConfigError or CheckpointError if group.id is set and they cannot be read.
     """
-    location = options.text("checkpointLocation")
-    group_id = options.text("group.id")
+    location = options.get("checkpointLocation")
+    group_id = options.get("group.id")
     if location is None or not is_readable(location):
         if group_id is None:
             return PlannedBatch(batch_id)
@@ -54,7 +54,7 @@ def planned_batch(options: Options, batch_id: int) -> PlannedBatch:
         return PlannedBatch(batch_id)
 
 
-def _checkpoint_settings(options: Options, location: str) -> Mapping[str, str]:
+def _checkpoint_settings(options: Config, location: str) -> Mapping[str, str]:
     """The settings of the checkpoint's store: its own, else the root's if it is in that cloud."""
     if options.checkpoint_storage:
         return options.checkpoint_storage
@@ -64,7 +64,7 @@ def _checkpoint_settings(options: Options, location: str) -> Mapping[str, str]:
 
 
 def group_offsets(
-    options: Options, cluster: Cluster, planned: PlannedBatch, *, is_first_of_run: bool
+    options: Config, cluster: Cluster, planned: PlannedBatch, *, is_first_of_run: bool
 ) -> list[GroupOffsets]:
     """The group offsets to commit with the batch; none without group.id.
 
@@ -74,7 +74,7 @@ def group_offsets(
     the source's. Raises ConfigError for that, and for different group ids of source and sink;
     CheckpointError.
     """
-    group_id = options.text("group.id")
+    group_id = options.get("group.id")
     if planned.checkpoint is None or planned.offsets is None:
         return []
     if group_id is None:

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 from spark_source.settings import source_settings
 from txnlog.connector.causes import reports_causes
 from txnlog.errors import ConfigError
-from txnlog.settings.spark_options import Operation
+from txnlog.settings.table import Scope
 
 SPARK_COLUMNS = StructType(
     [
@@ -45,7 +45,7 @@ def source_schema(options: Mapping[str, str]) -> StructType:
     Raises: ConfigError if the options are valid for neither.
     """
     only_batch = any(name.lower().startswith("ending") for name in options)
-    first: tuple[Operation, Operation] = ("read", "readStream")
+    first: tuple[Scope, Scope] = ("read", "readStream")
     operation, other = first if only_batch else first[::-1]
     try:
         settings = source_settings(options, operation)

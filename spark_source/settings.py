@@ -17,9 +17,9 @@ from spark_source.offsets import (
 )
 from txnlog.errors import ConfigError
 from txnlog.protocol.group_metadata import Positions
-from txnlog.settings.options import Options, parse_options
+from txnlog.settings.config import Config, parse_config
 from txnlog.settings.patterns import compiled
-from txnlog.settings.spark_options import Operation
+from txnlog.settings.table import Scope
 
 COMMITTED = "committed"
 ERROR = "error"
@@ -60,7 +60,7 @@ class Times:
 class SourceSettings:
     """The settings of a reader. `starting` and `ending` are a word, positions or times."""
 
-    options: Options
+    options: Config
     subscription: Subscription
     starting: str | Positions | Times
     ending: str | Positions | Times
@@ -77,12 +77,12 @@ class SourceSettings:
     max_records_per_partition: int | None
 
 
-def source_settings(raw: Mapping[str, str], operation: Operation) -> SourceSettings:
+def source_settings(raw: Mapping[str, str], operation: Scope) -> SourceSettings:
     """Parse and check the options of `read` or `readStream`.
 
     Raises: ConfigError or InvalidTopicError that names the option (R60).
     """
-    options = parse_options(raw, operation)
+    options = parse_config(raw, operation)
     batch = operation == "read"
     starting = _limit(options, "starting", EARLIEST if batch else LATEST)
     ending = _limit(options, "ending", LATEST) if batch else LATEST
@@ -91,7 +91,7 @@ def source_settings(raw: Mapping[str, str], operation: Operation) -> SourceSetti
         _check_batch("endingOffsets", ending, EARLIEST, EARLIEST_OFFSET)
     if ending == COMMITTED:
         raise ConfigError("Option endingOffsets must be latest or JSON.", option="endingOffsets")
-    group_id = options.text("group.id")
+    group_id = options.get("group.id")
     if starting == COMMITTED and group_id is None:
         raise ConfigError(
             "startingOffsets=committed requires option group.id: the group whose committed "
@@ -103,21 +103,21 @@ def source_settings(raw: Mapping[str, str], operation: Operation) -> SourceSetti
         subscription=_subscription(options),
         starting=starting,
         ending=ending,
-        read_committed=options.text("isolation.level") == "read_committed",
+        read_committed=options.get("isolation.level") == "read_committed",
         group_id=group_id,
-        auto_offset_reset=options.text("auto.offset.reset"),
-        fail_on_data_loss=options.flag("failOnDataLoss"),
-        include_headers=options.flag("includeHeaders"),
-        max_offsets_per_trigger=None if batch else options.number("maxOffsetsPerTrigger"),
-        min_offsets_per_trigger=None if batch else _min_offsets(options),
-        max_trigger_delay_ms=0 if batch else options.number("maxTriggerDelay") or 0,
-        poll_interval_ms=None if batch else options.number("metadata.poll.interval.ms"),
-        min_partitions=options.number("minPartitions"),
-        max_records_per_partition=options.number("maxRecordsPerPartition"),
+        auto_offset_reset=options.get("auto.offset.reset"),
+        fail_on_data_loss=options.get("failOnDataLoss"),
+        include_headers=options.get("includeHeaders"),
+        max_offsets_per_trigger=options.get("maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=_min_offsets(options),
+        max_trigger_delay_ms=options.get("maxTriggerDelay"),
+        poll_interval_ms=options.get("metadata.poll.interval.ms"),
+        min_partitions=options.get("minPartitions"),
+        max_records_per_partition=options.get("maxRecordsPerPartition"),
     )
 
 
-def _subscription(options: Options) -> Subscription:
+def _subscription(options: Config) -> Subscription:
     names = ("subscribe", "subscribePattern", "assign")
     given = [name for name in names if options.is_set(name)]
     if len(given) != 1:
@@ -128,7 +128,7 @@ def _subscription(options: Options) -> Subscription:
             f"{named}",
             option="subscribe",
         )
-    value = options.text(given[0]) or ""
+    value = options.get(given[0])
     if given[0] == "subscribePattern":
         return Subscription(option=given[0], pattern=value)
     if given[0] == "assign":
@@ -136,7 +136,7 @@ def _subscription(options: Options) -> Subscription:
     return Subscription(option=given[0], partitions=dict.fromkeys(parse_subscribe(value)))
 
 
-def _limit(options: Options, which: str, default: str) -> str | Positions | Times:
+def _limit(options: Config, which: str, default: str) -> str | Positions | Times:
     """The value of the three `starting` or `ending` options.
 
     As in Spark's Kafka connector, the first that is set overrides the others, which are not parsed.
@@ -144,17 +144,17 @@ def _limit(options: Options, which: str, default: str) -> str | Positions | Time
     by_time = f"{which}OffsetsByTimestamp"
     on_no_match = LATEST
     if which == "starting":
-        on_no_match = options.text("startingOffsetsByTimestampStrategy") or ERROR
-    timestamp_ms = options.number(f"{which}Timestamp")
+        on_no_match = options.get("startingOffsetsByTimestampStrategy")
+    timestamp_ms = options.get(f"{which}Timestamp")
     if timestamp_ms is not None:
         return Times(
             option=f"{which}Timestamp", timestamps_ms=timestamp_ms, on_no_match=on_no_match
         )
-    if (times := options.text(by_time)) is not None:
+    if (times := options.get(by_time)) is not None:
         parsed = parse_timestamps(by_time, times)
         return Times(option=by_time, timestamps_ms=parsed, on_no_match=on_no_match)
     name = f"{which}Offsets"
-    value = options.text(name)
+    value = options.get(name)
     if value is None:
         return default
     word = value.strip().lower()
@@ -163,8 +163,8 @@ def _limit(options: Options, which: str, default: str) -> str | Positions | Time
     return parse_positions(name, value)
 
 
-def _min_offsets(options: Options) -> int | None:
-    least, most = options.number("minOffsetsPerTrigger"), options.number("maxOffsetsPerTrigger")
+def _min_offsets(options: Config) -> int | None:
+    least, most = options.get("minOffsetsPerTrigger"), options.get("maxOffsetsPerTrigger")
     if least is not None and most is not None and least > most:
         raise ConfigError(
             f"Option minOffsetsPerTrigger is {least} and maxOffsetsPerTrigger is {most}: the "

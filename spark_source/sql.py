@@ -21,10 +21,10 @@ from txnlog.connector.causes import line_of_cause
 from txnlog.errors import ConfigError, StorageError
 from txnlog.protocol.batches import COMMITTED, NONE
 from txnlog.protocol.topics import TopicState
+from txnlog.settings.config import warn_once
 from txnlog.settings.hadoop import general_name, hadoop_settings, hadoop_url, is_secret_setting
-from txnlog.settings.options import checked_root, redacted_url, warn_once
 from txnlog.settings.redaction import SETTING, SPARK_DEFAULT, warning_of
-from txnlog.settings.roots import place_of
+from txnlog.settings.roots import checked_root, place_of, redacted_url
 from txnlog.settings.storage_options import StoreSettings, checked_settings
 from txnlog.storage.batches.records import CREATE_TIME
 from txnlog.storage.store.opening import complete_options

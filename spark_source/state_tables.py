@@ -16,7 +16,7 @@ from txnlog.coordinator.state_rows import unmoved
 from txnlog.errors import InvalidTopicError
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.tickets import with_unmoved
-from txnlog.settings.options import warn_once
+from txnlog.settings.config import warn_once
 
 UNREADABLE = "Unreadable"
 TRANSACTIONS = pa.schema(

@@ -36,7 +36,7 @@ from txnlog.connector.causes import items_reporting_causes, reports_causes, with
 from txnlog.errors import CheckpointError, TxnLogError
 from txnlog.protocol.group_metadata import Positions
 from txnlog.protocol.polling import Polling, poll_interval_ms
-from txnlog.settings.options import warn_about
+from txnlog.settings.config import warn_about
 from txnlog.storage.tables.topic_log import TopicLog
 
 if TYPE_CHECKING:

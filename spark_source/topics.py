@@ -22,7 +22,8 @@ from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, TxnLogError, UnknownTopicOrPartitionError
 from txnlog.process.failures import Failures
 from txnlog.protocol.group_metadata import Positions
-from txnlog.settings.options import redacted_url, warn_once
+from txnlog.settings.config import warn_once
+from txnlog.settings.roots import redacted_url
 from txnlog.storage.tables.offset_lookup import offsets_for_times
 from txnlog.storage.tables.topic_log import TopicLog
 

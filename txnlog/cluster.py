@@ -34,7 +34,7 @@ from txnlog.settings.names import (
     SHARDS_DEFAULT,
     SHARDS_MAX,
 )
-from txnlog.settings.options import checked_root
+from txnlog.settings.roots import checked_root
 from txnlog.settings.storage_options import checked_types
 from txnlog.settings.storage_values import switch
 from txnlog.settings.topic_configs import check_configs

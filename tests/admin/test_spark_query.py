@@ -12,14 +12,14 @@ from tests.coordinator.processes import staged
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.errors import ProducerFencedError
-from txnlog.settings.options import parse_options
+from txnlog.settings.config import parse_config
 
 
 class Query:
     """The driver of a query: the sink commits each batch as in a new worker."""
 
     def __init__(self, root: str, run_id: str) -> None:
-        self._options = parse_options({"path": root, "topic": "orders"}, "writeStream")
+        self._options = parse_config({"path": root, "topic": "orders"}, "writeStream")
         self._cluster = Cluster.open(root)
         self.run_id = run_id
 

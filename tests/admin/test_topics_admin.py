@@ -270,7 +270,7 @@ def test_configs_keep_properties_of_other_tools() -> None:
 def test_every_default_is_accepted_by_its_own_parser() -> None:
     """Users may set a default explicitly."""
     for row in TOPIC_CONFIGS.values():
-        assert str(row.parse(row.name, row.default)) == row.default
+        assert row.parse(row.name, str(row.default)) == row.default
 
 
 # --- Records and offsets --------------------------------------------------------------------------

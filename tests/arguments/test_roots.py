@@ -29,7 +29,7 @@ from txnlog.messages import TopicPartition
 from txnlog.process.caches import normal_url
 from txnlog.producer import Producer
 from txnlog.settings.config import parse_config
-from txnlog.settings.options import parse_options, redacted_url
+from txnlog.settings.roots import redacted_url
 
 # Only the check of the root runs: the code after it needs a session.
 NO_SPARK: Any = None
@@ -70,7 +70,7 @@ def test_relative_root_in_spark_options_has_the_same_message(root: str) -> None:
     """All clients share one check."""
     told = []
     for parse in (
-        lambda: parse_options({"path": root}, "read"),
+        lambda: parse_config({"path": root}, "read"),
         lambda: parse_config({"txnlog.root": root}, "producer"),
     ):
         with pytest.raises(ConfigError) as caught:
@@ -240,7 +240,7 @@ def test_spark_gets_the_path_of_the_same_folder(odd_root: str) -> None:
     _create(odd_root, "t")
     folder = os.path.abspath(odd_root)
     for root in (odd_root, f"file://{folder}"):
-        assert normal_url(parse_options({"path": root}, "read").root) == folder
+        assert normal_url(parse_config({"path": root}, "read").root) == folder
         reads = _reads(NO_SPARK, root, None, None, include_headers=False)
         assert _table_path(reads, "t") == f"file://{folder}/t"
         for scheme in ("file:", "file://", ""):

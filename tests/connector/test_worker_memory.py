@@ -13,7 +13,7 @@ from spark_sink import sink
 from spark_source import reading
 from spark_source.planning import FileSlice, PartitionRange
 from txnlog.cluster import Cluster
-from txnlog.settings.options import parse_options
+from txnlog.settings.config import parse_config
 
 PROGRAM = """
 import gc, sys, types, weakref
@@ -87,7 +87,7 @@ def test_each_task_ends_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr(reading, "collect_garbage", lambda: calls.append("read"))
     cluster = Cluster.open(str(tmp_path), create=True)
     cluster.create_topic("t", partitions=1)
-    options = parse_options({"path": str(tmp_path), "topic": "t"}, "writeStream")
+    options = parse_config({"path": str(tmp_path), "topic": "t"}, "writeStream")
     rows = pa.RecordBatch.from_pydict({"key": [b"k"], "value": [b"v"]})
     (staged,), _ = sink._stage(options, cluster.cluster_id, iter([rows, rows]))
     assert calls == ["write"]

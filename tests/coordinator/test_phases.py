@@ -22,7 +22,7 @@ from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Manifest, Owner
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.transitions import prepare_end
-from txnlog.settings.options import Options, parse_options
+from txnlog.settings.config import Config, parse_config
 
 QUERY = "3207c809-b154-4834-aeab-48435d2bff20"
 
@@ -54,8 +54,8 @@ def stage(root: Path, values: list[str], *, task: int, batch_id: int = -1) -> St
     return StagedTask(task, batches, QUERY, "run", batch_id, stage_ns)
 
 
-def options(root: Path, operation: str, **more: str) -> Options:
-    return parse_options({"path": str(root), "topic": "t", **more}, operation)  # type: ignore[arg-type]
+def options(root: Path, operation: str, **more: str) -> Config:
+    return parse_config({"path": str(root), "topic": "t", **more}, operation)  # type: ignore[arg-type]
 
 
 def history(root: Path, transactional_id: str) -> list[tuple[str, dict[str, str]]]:

@@ -37,7 +37,7 @@ from txnlog.messages import TopicPartition
 from txnlog.producer import Producer
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
-from txnlog.settings.options import parse_options
+from txnlog.settings.config import parse_config
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.rounds import RoundsStore
@@ -198,7 +198,7 @@ def test_micro_batch_reads_once_and_is_visible_after_two_rounds_more(
 
     monkeypatch.setattr("spark_sink.commit.group_offsets", offsets)
     given = {"path": "/memory", "topic": "t0"} | ({"group.id": GROUP} if with_group else {})
-    options = parse_options(given, "writeStream")
+    options = parse_config(given, "writeStream")
     monkeypatch.setattr("spark_sink.commit.planned_batch", lambda _, number: PlannedBatch(number))
     ended: list[TransactionMetadata | None] = []
     for batch_id in range(4):
@@ -231,7 +231,7 @@ def test_sweep_comes_after_the_commit_of_a_micro_batch(
     done: list[str] = []
     monkeypatch.setattr(Sweeper, "sweep_if_due", lambda self: done.append("sweep"))
     monkeypatch.setattr(sink, "commit_once", lambda *_: done.append("commit"))
-    options = parse_options({"path": str(tmp_path), "topic": "t"}, "writeStream")
+    options = parse_config({"path": str(tmp_path), "topic": "t"}, "writeStream")
     Cluster.cached(str(tmp_path), create=True)
     sink.commit_micro_batch(options, [StagedTask(0, (), "query", "run", 0)], 0)
     assert done == ["commit", "sweep"]

@@ -20,6 +20,7 @@ LONG_FILES = {
     "txnlog/producer.py": "one surface: every call of a producer",
     "txnlog/consumer.py": "one surface: every call of a consumer",
     "txnlog/errors.py": "one table: every error, by what a handler should do",
+    "txnlog/settings/table.py": "one table: every setting",
     "txnlog/storage/delta/delta_log.py": "one state machine: a log, and each change of it",
     "txnlog/storage/store/objects.py": "one interface: each call of a store, on both kinds of them",
     "txnlog/verifying/log_reading.py": "one reading: the state of a log, past each kind of damage",

@@ -10,14 +10,14 @@ import pytest
 
 from txnlog.compat.confluent_kafka import Consumer, KafkaException, Producer
 from txnlog.errors import ConfigError
-from txnlog.settings import options
+from txnlog.settings import config
 from txnlog.settings.broker_names import ONLY_DEFAULTS
-from txnlog.settings.client_settings import Client
 from txnlog.settings.config import parse_config
+from txnlog.settings.table import Scope
 from txnlog.settings.topic_configs import check_configs
 
 ROOT = {"txnlog.root": "/data"}
-CLIENTS: dict[str, tuple[Client, ...]] = {
+CLIENTS: dict[str, tuple[Scope, ...]] = {
     "*": ("consumer", "producer", "admin"),
     "C": ("consumer",),
     "P": ("producer",),
@@ -32,18 +32,18 @@ def defaults() -> Iterator[tuple[str, str, str]]:
         yield name, who, default[0] if default else ""
 
 
-def of_client(client: Client) -> dict[str, str]:
+def of_client(client: Scope) -> dict[str, str]:
     return {name: default for name, who, default in defaults() if client in CLIENTS[who]}
 
 
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was named before."""
-    monkeypatch.setattr(options, "_warned", set())
+    monkeypatch.setattr(config, "_warned", set())
 
 
 @pytest.mark.parametrize("client", ["consumer", "producer", "admin"])
-def test_each_setting_of_librdkafka_is_accepted_at_its_default(client: Client) -> None:
+def test_each_setting_of_librdkafka_is_accepted_at_its_default(client: Scope) -> None:
     """A program that spells its defaults out did not start."""
     found = of_client(client)
     assert len(found) > 100
@@ -58,7 +58,7 @@ def test_each_setting_of_librdkafka_is_accepted_at_its_default(client: Client) -
 
 
 @pytest.mark.parametrize("client", ["consumer", "producer", "admin"])
-def test_all_defaults_together_make_one_client(client: Client) -> None:
+def test_all_defaults_together_make_one_client(client: Scope) -> None:
     given = {name: default for name, default in of_client(client).items() if default}
     config = parse_config({**given, **ROOT}, client)
     assert config.get("client.id") == "rdkafka"

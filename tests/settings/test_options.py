@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from txnlog.errors import ConfigError
-from txnlog.settings import options as options_module
+from txnlog.settings import config as config_module
+from txnlog.settings.config import parse_config, warn_about
 from txnlog.settings.docs import with_tables
-from txnlog.settings.options import parse_options, redacted_url, warn_about
-from txnlog.settings.spark_options import ALL, BY_NAME, OPTIONS, READS, Operation
+from txnlog.settings.roots import redacted_url
+from txnlog.settings.table import READS, SETTINGS, SPARK, Scope
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
 ROOT = {"path": "/data/root"}
@@ -20,36 +21,36 @@ ROOT = {"path": "/data/root"}
 
 def test_names_any_case_are_the_same_option() -> None:
     """Spark passes options in lower case; users write them as in Kafka's docs."""
-    parsed = parse_options({**ROOT, "STARTINGoffsets": "earliest"}, "readStream")
-    assert parsed.text("startingOffsets") == "earliest"
-    assert parsed.is_set("startingoffsets")
+    parsed = parse_config({**ROOT, "STARTINGoffsets": "earliest"}, "readStream")
+    assert parsed.get("startingOffsets") == "earliest"
+    assert parsed.is_set("startingOffsets")
 
 
 def test_defaults_absent_options_have_the_tables_default() -> None:
     """A default that differs from Kafka's connector would change a job moved from it."""
-    parsed = parse_options(ROOT, "readStream")
-    assert parsed.flag("failOnDataLoss") is True
-    assert parsed.flag("includeHeaders") is False
-    assert parsed.text("isolation.level") == "read_committed"
-    assert parsed.number("maxOffsetsPerTrigger") is None
+    parsed = parse_config(ROOT, "readStream")
+    assert parsed.get("failOnDataLoss") is True
+    assert parsed.get("includeHeaders") is False
+    assert parsed.get("isolation.level") == "read_committed"
+    assert parsed.get("maxOffsetsPerTrigger") is None
     assert not parsed.is_set("failOnDataLoss")
-    assert parse_options(ROOT, "write").number("transaction.timeout.ms") == 60_000
+    assert parse_config(ROOT, "write").get("transaction.timeout.ms") == 60_000
 
 
 @pytest.mark.parametrize("name", ["kafka.isolation.level", "Kafka.Isolation.Level"])
 def test_kafka_prefix_of_an_option_with_a_meaning_is_taken_as_without(name: str) -> None:
     """A job that set kafka.isolation.level would silently read another isolation level."""
-    parsed = parse_options({**ROOT, name: "read_uncommitted"}, "readStream")
-    assert parsed.text("isolation.level") == "read_uncommitted"
+    parsed = parse_config({**ROOT, name: "read_uncommitted"}, "readStream")
+    assert parsed.get("isolation.level") == "read_uncommitted"
     assert parsed.ignored == ()
 
 
 def test_kafka_prefix_given_twice_with_different_values_is_refused() -> None:
     """Which of the two applies would depend on the order of a dictionary (R60)."""
     raw = {**ROOT, "group.id": "a", "kafka.group.id": "b"}
-    with pytest.raises(ConfigError, match=r"group\.id is given twice"):
-        parse_options(raw, "readStream")
-    assert parse_options({**raw, "kafka.group.id": "a"}, "readStream").text("group.id") == "a"
+    with pytest.raises(ConfigError, match=r"group\.id is given two values"):
+        parse_config(raw, "readStream")
+    assert parse_config({**raw, "kafka.group.id": "a"}, "readStream").get("group.id") == "a"
 
 
 def test_broker_options_are_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -64,9 +65,9 @@ def test_broker_options_are_ignored_with_one_warning(caplog: pytest.LogCaptureFi
         "acks": "all",
         "kafka.transaction.timeout.ms": "1000",
     }
-    parsed = parse_options(raw, "readStream")
+    parsed = parse_config(raw, "readStream")
     assert len(parsed.ignored) == 7
-    options_module._warned.clear()
+    config_module._warned.clear()
     with caplog.at_level(logging.WARNING, logger="txnlog"):
         warn_about(parsed, {})
         warn_about(parsed, {})
@@ -88,33 +89,33 @@ allow.auto.create.topics group.id
 """
 
 
-@pytest.mark.parametrize("operation", sorted(ALL))
+@pytest.mark.parametrize("operation", sorted(SPARK))
 def test_kafkas_client_settings_are_all_taken(operation: str) -> None:
     """A job must not fail because a broker setting looks like one of ours."""
     raw = {f"kafka.{name}": "1" for name in KAFKA_SETTINGS.split()}
     raw["kafka.compression.type"] = "lz4"
     if operation == "writeStream":
         del raw["kafka.transactional.id"]  # it is refused
-    parsed = parse_options({**ROOT, **raw}, operation)  # type: ignore[arg-type]
+    parsed = parse_config({**ROOT, **raw}, operation)  # type: ignore[arg-type]
     assert "kafka.bootstrap.servers" in parsed.ignored
 
 
 @pytest.mark.parametrize("name", ["value.deserializer", "enable.auto.commit", "key.serializer"])
 def test_what_kafkas_connector_refuses_is_refused(name: str) -> None:
     """Bytes are not decoded: ignoring a deserializer would change what a job reads (R60)."""
-    with pytest.raises(ConfigError, match=rf"kafka\.{name} is not supported.*Leave the option out"):
-        parse_options({**ROOT, f"kafka.{name}": "x"}, "readStream")
+    with pytest.raises(ConfigError, match=rf"kafka\.{name} is not supported.*Leave it out"):
+        parse_config({**ROOT, f"kafka.{name}": "x"}, "readStream")
 
 
 def test_group_id_prefix_is_taken_without_effect() -> None:
     """As in Kafka's connector when group.id is set: no group id is generated."""
     for operation in READS:
-        parsed = parse_options({**ROOT, "groupIdPrefix": "team"}, operation)  # type: ignore[arg-type]
+        parsed = parse_config({**ROOT, "groupIdPrefix": "team"}, operation)  # type: ignore[arg-type]
         assert parsed.ignored == ("groupIdPrefix",)
     with pytest.raises(
         ConfigError, match="groupIdPrefix is for read and readStream, not for write"
     ):
-        parse_options({**ROOT, "groupIdPrefix": "team"}, "write")
+        parse_config({**ROOT, "groupIdPrefix": "team"}, "write")
 
 
 @pytest.mark.parametrize(
@@ -134,13 +135,13 @@ def test_group_id_prefix_is_taken_without_effect() -> None:
 )
 def test_duration_is_read_as_spark_reads_it(value: str, delay_ms: int) -> None:
     """10 for 10 s taken as 10 ms would switch minOffsetsPerTrigger off; Spark takes ms, too."""
-    parsed = parse_options({**ROOT, "maxTriggerDelay": value}, "readStream")
-    assert parsed.number("maxTriggerDelay") == delay_ms
+    parsed = parse_config({**ROOT, "maxTriggerDelay": value}, "readStream")
+    assert parsed.get("maxTriggerDelay") == delay_ms
 
 
 def test_duration_is_15_minutes_by_default() -> None:
     """Kafka's default."""
-    assert parse_options(ROOT, "readStream").number("maxTriggerDelay") == 15 * 60_000
+    assert parse_config(ROOT, "readStream").get("maxTriggerDelay") == 15 * 60_000
 
 
 @pytest.mark.parametrize(
@@ -150,20 +151,20 @@ def test_duration_is_15_minutes_by_default() -> None:
         ("startingOffset", "read", "startingOffsets"),
         ("transactionalid", "write", "transactional.id"),
         ("txnlog.rot", "read", "txnlog.root"),
-        ("kafka.isolation.leve", "readStream", "kafka.isolation.level"),
+        ("kafka.isolation.leve", "readStream", "isolation.level"),
         ("kafka.subscribe", "readStream", "subscribe"),
     ],
 )
 def test_unknown_option_names_the_nearest(name: str, operation: str, nearest: str) -> None:
     """A misspelt option without effect is worse than an error (R60)."""
     with pytest.raises(ConfigError, match=f"{name}.*Did you mean {nearest}"):
-        parse_options({**ROOT, name: "hunter2"}, operation)  # type: ignore[arg-type]
+        parse_config({**ROOT, name: "hunter2"}, operation)  # type: ignore[arg-type]
 
 
 def test_unknown_option_without_a_near_name_lists_the_options() -> None:
     """The value may be a secret under a wrong name, so it is not shown (R60, R67)."""
     with pytest.raises(ConfigError, match=r"zzz.*subscribe") as caught:
-        parse_options({**ROOT, "zzz": "hunter2"}, "read")
+        parse_config({**ROOT, "zzz": "hunter2"}, "read")
     assert "hunter2" not in str(caught.value)
 
 
@@ -171,31 +172,31 @@ def test_unknown_option_without_a_near_name_lists_the_options() -> None:
 def test_ending_of_a_stream_is_refused(name: str) -> None:
     """It would seem that the stream stops there (R60)."""
     with pytest.raises(ConfigError, match=f"{name} is for read, not for readStream"):
-        parse_options({**ROOT, name: "1"}, "readStream")
+        parse_config({**ROOT, name: "1"}, "readStream")
 
 
 def test_option_of_another_operation_is_refused_naming_the_operation() -> None:
     """A topic option on a read would look like a subscription (R60)."""
     with pytest.raises(ConfigError, match="topic is for write and writeStream"):
-        parse_options({**ROOT, "topic": "t"}, "read")
+        parse_config({**ROOT, "topic": "t"}, "read")
 
 
 @pytest.mark.parametrize("name", ["transactional.id", "kafka.transactional.id"])
 def test_transactional_id_of_a_stream_is_refused_with_what_fences_by_name(name: str) -> None:
     """Ignored, it would fence nobody: two queries of that name would both write (R58, R60)."""
     with pytest.raises(ConfigError, match=r"query's transactional\.id is its query id.*group\.id"):
-        parse_options({**ROOT, name: "copier"}, "writeStream")
-    assert parse_options({**ROOT, name: "copier"}, "write").text("transactional.id") == "copier"
+        parse_config({**ROOT, name: "copier"}, "writeStream")
+    assert parse_config({**ROOT, name: "copier"}, "write").get("transactional.id") == "copier"
     assert (
         "kafka.transactional.id"
-        in parse_options({**ROOT, "kafka.transactional.id": "copier"}, "readStream").ignored
+        in parse_config({**ROOT, "kafka.transactional.id": "copier"}, "readStream").ignored
     )
 
 
 def test_trigger_options_of_a_batch_are_ignored_as_in_kafka() -> None:
     """Spark's Kafka connector warns and continues; a shared dictionary of options must not fail."""
     names = ("maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger")
-    assert parse_options({**ROOT, **dict.fromkeys(names, "5")}, "read").ignored == names
+    assert parse_config({**ROOT, **dict.fromkeys(names, "5")}, "read").ignored == names
 
 
 @pytest.mark.parametrize(
@@ -226,32 +227,32 @@ def test_trigger_options_of_a_batch_are_ignored_as_in_kafka() -> None:
 def test_malformed_value_names_the_option(name: str, value: str) -> None:
     """The message must name the wrong one of twenty options (R60)."""
     with pytest.raises(ConfigError, match=name.replace(".", r"\.")) as caught:
-        parse_options({**ROOT, name: value}, "readStream")
+        parse_config({**ROOT, name: value}, "readStream")
     assert caught.value.option == name
 
 
 def test_eager_publication_of_a_sink_is_refused() -> None:
     """The data of repeated task attempts would be committed, too (R56)."""
     with pytest.raises(ConfigError, match="transaction.publish=eager is not for the Spark sink"):
-        parse_options({**ROOT, "transaction.publish": "eager"}, "writeStream")
+        parse_config({**ROOT, "transaction.publish": "eager"}, "writeStream")
 
 
 def test_root_absent_or_different_or_relative_is_refused() -> None:
     """Reading one root and writing another, or a folder of the worker's, would look empty (R60)."""
-    with pytest.raises(ConfigError, match="No root"):
-        parse_options({}, "read")
+    with pytest.raises(ConfigError, match="root is missing"):
+        parse_config({}, "read")
     with pytest.raises(ConfigError, match="Two roots: path /a and txnlog.root /b"):
-        parse_options({"path": "/a", "txnlog.root": "/b"}, "read")
+        parse_config({"path": "/a", "txnlog.root": "/b"}, "read")
     with pytest.raises(ConfigError, match="relative"):
-        parse_options({"path": "data"}, "read")
+        parse_config({"path": "data"}, "read")
     with pytest.raises(ConfigError, match="one root"):
-        parse_options({"paths": '["/a","/b"]'}, "read")
+        parse_config({"paths": '["/a","/b"]'}, "read")
 
 
 def test_root_the_same_written_differently_is_taken() -> None:
     """file:///a/ and /a are one folder."""
-    assert parse_options({"path": "file:///a/", "txnlog.root": "/a"}, "read").root == "file:///a/"
-    assert parse_options({"txnlog.root": "s3://b/p"}, "read").root == "s3://b/p"
+    assert parse_config({"path": "file:///a/", "txnlog.root": "/a"}, "read").root == "file:///a/"
+    assert parse_config({"txnlog.root": "s3://b/p"}, "read").root == "s3://b/p"
 
 
 def test_storage_settings_are_collected_and_never_shown() -> None:
@@ -261,13 +262,13 @@ def test_storage_settings_are_collected_and_never_shown() -> None:
         "storage.aws_secret_access_key": "hunter2",
         "checkpoint.storage.Token": "hunter2",
     }
-    parsed = parse_options(raw, "writeStream")
+    parsed = parse_config(raw, "writeStream")
     assert parsed.storage["aws_secret_access_key"] == "hunter2"
     assert parsed.checkpoint_storage["token"] == "hunter2"
     assert "hunter2" not in f"{parsed} {parsed!r} {parsed.storage} {parsed.checkpoint_storage!r}"
     assert "aws_secret_access_key" in repr(parsed.storage)
     with pytest.raises(ConfigError) as caught:
-        parse_options({**raw, "txnlog.root": "s3://user:hunter2@other/x"}, "writeStream")
+        parse_config({**raw, "txnlog.root": "s3://user:hunter2@other/x"}, "writeStream")
     assert "hunter2" not in str(caught.value)
     assert redacted_url("s3://u:p@b/k?x=1#y") == "s3://...@b/k"
     assert redacted_url("/plain/path?x") == "/plain/path?x"
@@ -275,7 +276,7 @@ def test_storage_settings_are_collected_and_never_shown() -> None:
 
 def test_options_pickled_come_back_equal() -> None:
     """Readers and writers travel to tasks by pickle (D8)."""
-    parsed = parse_options({**ROOT, "storage.user_agent": "v", "subscribe": "a"}, "read")
+    parsed = parse_config({**ROOT, "storage.user_agent": "v", "subscribe": "a"}, "read")
     copy = pickle.loads(pickle.dumps(parsed))
     assert copy == parsed
     assert "v'" not in repr(copy.storage)
@@ -283,8 +284,8 @@ def test_options_pickled_come_back_equal() -> None:
 
 def test_worker_over_tcp_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     """40 ms a hop, without a visible cause."""
-    parsed = parse_options(ROOT, "read")
-    options_module._warned.clear()
+    parsed = parse_config(ROOT, "read")
+    config_module._warned.clear()
     with caplog.at_level(logging.WARNING, logger="txnlog"):
         warn_about(parsed, {})
         warn_about(parsed, {"PYTHON_UNIX_DOMAIN_ENABLED": "true"})
@@ -298,21 +299,24 @@ def test_worker_over_tcp_is_one_warning(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_table_rows_are_whole() -> None:
     """A row for no operation, or a name twice, would never be found."""
-    assert len(BY_NAME) == len(OPTIONS)
-    for option in OPTIONS:
-        taken = option.applies_to | option.ignored_in
+    found: set[tuple[str, str]] = set()
+    for row in SETTINGS:
+        taken = row.applies_to | row.ignored_in
         assert taken
-        assert taken <= ALL
-        assert not option.applies_to & option.ignored_in
-        assert option.doc.endswith(".")
-    assert READS < ALL
+        assert not row.applies_to & row.ignored_in
+        assert row.doc.endswith((".", ".)"))
+        names = {(scope, name.lower()) for scope in taken for name in row.names}
+        assert not names & found
+        found |= names
 
 
 def test_options_page_is_as_the_table_is() -> None:
     """Outdated docs lead users into errors."""
     page = PAGE.read_text()
     assert page == with_tables(page), "python -m txnlog.settings.docs docs/options.md"
-    missing = [option.name for option in OPTIONS if f"| `{option.name}` |" not in page]
+    missing = [
+        row.name for row in SETTINGS if row.applies_to & SPARK if f"| `{row.name}`" not in page
+    ]
     assert not missing
     stale = page.replace("| `subscribe` |", "| `subscrib` |")
     assert stale != page
@@ -328,8 +332,8 @@ def test_clients_page_is_as_the_table_of_settings_is() -> None:
 
 
 @pytest.mark.parametrize("operation", ["read", "readStream", "write"])
-def test_options_of_a_catalog_table_name_the_view_instead(operation: Operation) -> None:
+def test_options_of_a_catalog_table_name_the_view_instead(operation: Scope) -> None:
     """Spark would create the table, and could not read it."""
     given = {**ROOT, "subscribe": "t", "provider": "txnlog", "owner": "me", "location": "/x"}
     with pytest.raises(ConfigError, match="CREATE TEMPORARY VIEW"):
-        parse_options(given, operation)
+        parse_config(given, operation)

@@ -12,8 +12,7 @@ from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError
 from txnlog.settings.config import parse_config
 from txnlog.settings.docs import with_tables
-from txnlog.settings.options import checked_root, parse_options, redacted_url, root_of
-from txnlog.settings.roots import place_of
+from txnlog.settings.roots import checked_root, place_of, redacted_url, root_of
 from txnlog.settings.storage_options import (
     checked_settings,
     parse_storage_options,
@@ -179,12 +178,12 @@ def test_clients_and_spark_options_parse_alike() -> None:
     given = {"storage.token": "x", "storage.AWS_ALLOW_HTTP": "yes", "storage.Timeout": "5s"}
     expected = {"aws_session_token": "x", "allow_http": "yes", "timeout": "5s"}
     assert parse_config({"txnlog.root": "s3a://b/p", **given}, "producer").storage == expected
-    parsed = parse_options({"path": "s3a://b/p", **given}, "read")
+    parsed = parse_config({"path": "s3a://b/p", **given}, "read")
     assert (parsed.storage, parsed.root) == (expected, "s3://b/p")
     for parse in (
         lambda: parse_config({"txnlog.root": "s3://b", "storage.bogus": PLANTED}, "admin"),
-        lambda: parse_options({"path": "s3://b", "storage.bogus": PLANTED}, "write"),
-        lambda: parse_options({"path": "/b", "checkpoint.storage.bogus": PLANTED}, "write"),
+        lambda: parse_config({"path": "s3://b", "storage.bogus": PLANTED}, "write"),
+        lambda: parse_config({"path": "/b", "checkpoint.storage.bogus": PLANTED}, "write"),
     ):
         with pytest.raises(ConfigError, match=r"storage\.bogus") as refused:
             parse()

@@ -14,7 +14,7 @@ from spark_sink.staging import Stager
 from tests.spark import pipeline
 from tests.spark.conftest import Driver
 from txnlog.cluster import Cluster
-from txnlog.settings.options import parse_options
+from txnlog.settings.config import parse_config
 from txnlog.testing.counts import count
 
 
@@ -89,7 +89,7 @@ def test_commit_takes_only_the_files_that_its_messages_name(tmp_path: Path) -> N
     """A speculative attempt wrote the same rows, and finished second (R56)."""
     first, speculative = stage(tmp_path, range(5)), stage(tmp_path, range(5))
     other = stage(tmp_path, range(5, 9), task=1)
-    options = parse_options({"txnlog.root": str(tmp_path), "topic": "evens"}, "write")
+    options = parse_config({"txnlog.root": str(tmp_path), "topic": "evens"}, "write")
     commit_batch_write(options, [first, other])
     assert [record.value for record in pipeline.records(tmp_path, "evens")] == list(range(9))
     late = {batch.path for batch in speculative.batches}
@@ -102,7 +102,7 @@ def test_commit_of_a_batch_that_is_committed_takes_no_file_of_its_repetition(
     tmp_path: Path,
 ) -> None:
     """A commit that is called twice, with other attempts' files (R55, R56)."""
-    options = parse_options({"txnlog.root": str(tmp_path), "topic": "evens"}, "writeStream")
+    options = parse_config({"txnlog.root": str(tmp_path), "topic": "evens"}, "writeStream")
     run = {"query_id": "query", "run_id": "run", "batch_id": 3}
     commit_micro_batch(options, [stage(tmp_path, range(5), **run)], 3)
     commit_micro_batch(options, [stage(tmp_path, range(5), **run)], 3)

@@ -34,12 +34,12 @@ from txnlog.errors import ProducerFencedError
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.revocation import prepare_revoke
 from txnlog.protocol.states import TransactionState
-from txnlog.settings.options import parse_options
+from txnlog.settings.config import parse_config
 from txnlog.testing.faults import SharedMemory
 from txnlog.testing.invariants import read_committed
 
 QUERY = "query"
-OPTIONS = parse_options({"path": "/memory", "topic": "orders", "group.id": GROUP}, "writeStream")
+OPTIONS = parse_config({"path": "/memory", "topic": "orders", "group.id": GROUP}, "writeStream")
 PREPARE_COMMIT = TransactionState.PREPARE_COMMIT
 
 

@@ -26,7 +26,7 @@ from spark_sink.reports import lag_of
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError
-from txnlog.settings.options import parse_options
+from txnlog.settings.config import parse_config
 
 QUERY = "3207c809-b154-4834-aeab-48435d2bff20"
 RUN = "51a3f98e-0fea-4e80-918d-49ddbad24c5c"
@@ -99,7 +99,7 @@ def commit(root: Path, batch_id: int, **options: str) -> None:
     )
     batches = tuple(stager.write([pa.RecordBatch.from_pydict({"value": ["v"]})]))
     task = StagedTask(0, batches, QUERY, RUN, batch_id, 1_000_000)
-    parsed = parse_options({"path": str(root), "topic": "t", **options}, "writeStream")
+    parsed = parse_config({"path": str(root), "topic": "t", **options}, "writeStream")
     commit_micro_batch(parsed, [task], batch_id)
 
 

@@ -31,12 +31,12 @@ from tests.coordinator.processes import (
 from txnlog.cluster import Cluster
 from txnlog.coordinator.phases import Phases
 from txnlog.errors import CheckpointError, ProducerFencedError
-from txnlog.settings.options import parse_options
+from txnlog.settings.config import parse_config
 from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import read_committed
 
 QUERY = "query"
-OPTIONS = parse_options({"path": "/memory", "topic": "orders"}, "writeStream")
+OPTIONS = parse_config({"path": "/memory", "topic": "orders"}, "writeStream")
 
 
 @dataclass
@@ -257,7 +257,7 @@ def test_sink_itself_finds_the_batch_of_a_former_run(tmp_path: Path) -> None:
     """The whole of commit_micro_batch, on a disk."""
     cluster = Cluster.open(str(tmp_path), create=True)
     cluster.create_topic("orders", partitions=2)
-    options = parse_options({"path": str(tmp_path), "topic": "orders"}, "writeStream")
+    options = parse_config({"path": str(tmp_path), "topic": "orders"}, "writeStream")
     for run in ("r1", "r2"):
         batch = staged(cluster, "orders", run)
         commit_micro_batch(options, [StagedTask(0, (batch,), QUERY, run, 3)], 3)

@@ -12,11 +12,11 @@ from tests.coordinator.restoring import backup, restore
 from txnlog.cluster import Cluster
 from txnlog.coordinator.phases import Phases
 from txnlog.errors import LogGapError
-from txnlog.settings.options import parse_options
+from txnlog.settings.config import parse_config
 from txnlog.testing.invariants import read_committed
 
 QUERY = "query"
-OPTIONS = parse_options({"path": "/memory", "topic": "orders"}, "writeStream")
+OPTIONS = parse_config({"path": "/memory", "topic": "orders"}, "writeStream")
 
 
 @pytest.fixture(autouse=True)

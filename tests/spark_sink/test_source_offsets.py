@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import txnlog.settings.options
+import txnlog.settings.config
 from spark_sink.commit import commit_micro_batch
 from spark_sink.messages import StagedTask
 from tests.checkpoint.test_source_positions import line
 from tests.coordinator.processes import staged
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError
-from txnlog.settings.options import parse_options
+from txnlog.settings.config import parse_config
 
 
 class Query:
@@ -44,7 +44,7 @@ class Query:
         }
         batch = staged(self.cluster, "orders", f"{batch_id}.{run}")
         task = StagedTask(0, (batch,), "query", run, batch_id)
-        commit_micro_batch(parse_options(raw, "writeStream"), [task], batch_id)
+        commit_micro_batch(parse_config(raw, "writeStream"), [task], batch_id)
 
     def committed(self) -> list[str]:
         view = Cluster.open(str(self.root)).topic("orders").view
@@ -62,7 +62,7 @@ def query(tmp_path: Path) -> Query:
 @pytest.fixture
 def warnings(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Warnings of the test, as if this process had never warned before."""
-    monkeypatch.setattr(txnlog.settings.options, "_warned", set())
+    monkeypatch.setattr(txnlog.settings.config, "_warned", set())
     caplog.set_level(logging.WARNING, "txnlog")
     return caplog.messages
 

@@ -13,7 +13,7 @@ from spark_sink import sink
 from txnlog.cluster import Cluster
 from txnlog.errors import InvalidRecordError, StorageError
 from txnlog.protocol.metadata import StagedBatch
-from txnlog.settings.options import parse_options
+from txnlog.settings.config import parse_config
 from txnlog.storage.batches.reader import FileSpan, read_batch_file
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -33,7 +33,7 @@ def cluster(tmp_path: Path) -> Cluster:
 def stage(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     """Stage rows as task 7 of Spark does."""
     monkeypatch.setattr(sink, "task_context", lambda: SimpleNamespace(partitionId=lambda: 7))
-    options = parse_options({"path": str(tmp_path), "topic": "t"}, "writeStream")
+    options = parse_config({"path": str(tmp_path), "topic": "t"}, "writeStream")
     return lambda rows: sink._stage(options, cluster.cluster_id, rows)[0]
 
 

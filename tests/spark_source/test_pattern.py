@@ -11,7 +11,7 @@ from spark_source.schema import spark_schema
 from tests.spark_source.stream_steps import next_end, positions, reader_of, values
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, CorruptLogError, DataLossError
-from txnlog.settings import options as options_module
+from txnlog.settings import config as config_module
 from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.store.objects import ObjectStore
 
@@ -80,7 +80,7 @@ def test_pattern_without_a_topic_yet_waits_and_warns_with_the_existing_ones(topi
         topics.create(topic)
     topics.cluster.delete_topic("orders.old")
     topics.cluster.store.put(commit_path("broken", 1), b'{"add": {"pa')
-    options_module._warned.clear()
+    config_module._warned.clear()
     reader = pattern_of(topics)
     with caplog.at_level(logging.WARNING, logger="txnlog"):
         end = next_end(reader, {})
@@ -170,7 +170,7 @@ def test_pattern_continues_beside_a_damaged_topic_that_it_has_not_read(topics, c
     topics.create("orders.eu")
     topics.append("orders.eu", 0, [b"a"])
     damaged(topics, "orders.us")
-    options_module._warned.clear()
+    config_module._warned.clear()
     reader = pattern_of(topics)
     forget(reader)
     with caplog.at_level(logging.WARNING, logger="txnlog"):

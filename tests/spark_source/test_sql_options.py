@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_source.sql import _hadoop_options, _reads, _table_path
-from txnlog.settings import options as options_module
+from txnlog.settings import config as config_module
 from txnlog.settings.redaction import RECOMMENDED
 
 KEYS = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "region": "r"}
@@ -49,7 +49,7 @@ def test_table_is_at_hadoops_url(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_session_that_would_show_a_secret_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     """Spark's own expression does not know Azure's account keys."""
     root, key = "abfss://c@a.dfs.core.windows.net", {"account_key": "c2VjcmV0"}
-    options_module._warned.clear()
+    config_module._warned.clear()
     with caplog.at_level(logging.WARNING, "txnlog"):
         _hadoop_options(reads({"spark.redaction.regex": RECOMMENDED}, key, root=root))
         assert not caplog.records

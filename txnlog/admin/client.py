@@ -60,7 +60,7 @@ from txnlog.protocol.states import TransactionState
 from txnlog.repairing.repair import WATCH_MS_DEFAULT, Repair
 from txnlog.settings import arguments
 from txnlog.settings.config import parse_config
-from txnlog.settings.options import redacted_url
+from txnlog.settings.roots import redacted_url
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.topic_log import TopicLog
 from txnlog.verifying.report import (

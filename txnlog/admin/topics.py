@@ -129,9 +129,9 @@ def describe_configs(log: TopicLog) -> dict[str, ConfigEntry]:
     return {
         name: ConfigEntry(
             name,
-            own.get(name, row.default),
+            own.get(name, str(row.default)),
             is_default=name not in own,
-            default=row.default,
+            default=str(row.default),
             doc=row.doc,
         )
         for name, row in sorted(TOPIC_CONFIGS.items())

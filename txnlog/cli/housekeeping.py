@@ -9,25 +9,15 @@ from typing import Annotated
 import typer
 
 from txnlog.cli.session import Session, session_of, stopped_by_signals
-from txnlog.coordinator.sweeper import INTERVAL_MS
-from txnlog.housekeeping.compaction.local import BACKOFF_MS_DEFAULT
-from txnlog.housekeeping.housekeeper import (
-    REMOVE_INTERVAL_MS_DEFAULT,
-    VACUUM_INTERVAL_MS_DEFAULT,
-    Housekeeper,
-    HousekeepingSettings,
-)
-from txnlog.housekeeping.lease import LEASE_MS_DEFAULT
-from txnlog.housekeeping.retention import CHECK_INTERVAL_MS_DEFAULT
+from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
 from txnlog.protocol.expiry import (
-    PRODUCER_ID_EXPIRATION_MS_DEFAULT,
     PRODUCER_ID_EXPIRATION_MS_MIN,
-    TRANSACTIONAL_ID_EXPIRATION_MS_DEFAULT,
     TRANSACTIONAL_ID_EXPIRATION_MS_MIN,
 )
-from txnlog.protocol.txn_memory import VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import VACUUM_AGE_MS_MIN, Deletable
 from txnlog.storage.delta.log_settings import LOG_RETENTION_MS_MIN
+
+_DEFAULT = HousekeepingSettings()
 
 app = typer.Typer(add_completion=False)
 
@@ -42,7 +32,7 @@ def housekeeping(
             help="Interval of settling transactions, forgetting tickets, and expelling members.",
             min=1,
         ),
-    ] = INTERVAL_MS,
+    ] = _DEFAULT.abort_interval_ms,
     remove_interval_ms: Annotated[
         int,
         typer.Option(
@@ -50,7 +40,7 @@ def housekeeping(
             help="Interval of expiring ids and producers, and of log clean-up.",
             min=1,
         ),
-    ] = REMOVE_INTERVAL_MS_DEFAULT,
+    ] = _DEFAULT.remove_interval_ms,
     retention_interval_ms: Annotated[
         int,
         typer.Option(
@@ -58,7 +48,7 @@ def housekeeping(
             help="Interval of checking for files past retention.ms and retention.bytes.",
             min=1,
         ),
-    ] = CHECK_INTERVAL_MS_DEFAULT,
+    ] = _DEFAULT.retention_check_interval_ms,
     cleaner_backoff_ms: Annotated[
         int,
         typer.Option(
@@ -66,7 +56,7 @@ def housekeeping(
             help="Wait between two rounds of compaction.",
             min=1,
         ),
-    ] = BACKOFF_MS_DEFAULT,
+    ] = _DEFAULT.cleaner_backoff_ms,
     expiration_ms: Annotated[
         int,
         typer.Option(
@@ -74,7 +64,7 @@ def housekeeping(
             help="Expire ids without a transaction for this long; not those of streaming queries.",
             min=TRANSACTIONAL_ID_EXPIRATION_MS_MIN,
         ),
-    ] = TRANSACTIONAL_ID_EXPIRATION_MS_DEFAULT,
+    ] = _DEFAULT.transactional_id_expiration_ms,
     producer_expiration_ms: Annotated[
         int,
         typer.Option(
@@ -82,7 +72,7 @@ def housekeeping(
             help="Expire idempotent producers that wrote nothing for this long.",
             min=PRODUCER_ID_EXPIRATION_MS_MIN,
         ),
-    ] = PRODUCER_ID_EXPIRATION_MS_DEFAULT,
+    ] = _DEFAULT.producer_id_expiration_ms,
     log_retention_ms: Annotated[
         int | None,
         typer.Option(
@@ -99,13 +89,13 @@ def housekeeping(
             "transaction.",
             min=VACUUM_AGE_MS_MIN,
         ),
-    ] = VACUUM_AGE_MS_DEFAULT,
+    ] = _DEFAULT.vacuum_age_ms,
     vacuum_interval_ms: Annotated[
         int, typer.Option(help="Interval of vacuum.", min=1)
-    ] = VACUUM_INTERVAL_MS_DEFAULT,
+    ] = _DEFAULT.vacuum_interval_ms,
     lease_ms: Annotated[
         int, typer.Option(help="Another process takes over after about this time.", min=1_000)
-    ] = LEASE_MS_DEFAULT,
+    ] = _DEFAULT.lease_ms,
     once: Annotated[
         bool,
         typer.Option(

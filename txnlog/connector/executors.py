@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError
-from txnlog.settings.options import redacted_url
+from txnlog.settings.roots import redacted_url
 
 
 def executor_cluster(

@@ -24,7 +24,7 @@ from txnlog.housekeeping.dead_members import DeadMembers
 from txnlog.housekeeping.lease import LEASE_MS_DEFAULT, LeaseHolder
 from txnlog.housekeeping.log_cleanup import LogCleanup
 from txnlog.housekeeping.producer_expiry import ProducerExpiry
-from txnlog.housekeeping.retention import CHECK_INTERVAL_MS_DEFAULT, Retention
+from txnlog.housekeeping.retention import Retention
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.process.failures import Failures
 from txnlog.protocol.expiry import (
@@ -47,8 +47,6 @@ from txnlog.storage.store.objects import ObjectMeta
 logger = logging.getLogger("txnlog")
 
 LEASE = "housekeeping"
-REMOVE_INTERVAL_MS_DEFAULT = 3_600_000
-VACUUM_INTERVAL_MS_DEFAULT = 6 * 3_600_000
 PROBE_AGE_MS = 3_600_000
 CLOCK_NOTE_AGE_MS = 30 * 86_400_000
 PROBES_MS = {
@@ -75,14 +73,14 @@ class HousekeepingSettings:
     """
 
     abort_interval_ms: int = INTERVAL_MS
-    remove_interval_ms: int = REMOVE_INTERVAL_MS_DEFAULT
-    retention_check_interval_ms: int = CHECK_INTERVAL_MS_DEFAULT
+    remove_interval_ms: int = 3_600_000
+    retention_check_interval_ms: int = 300_000
     cleaner_backoff_ms: int = BACKOFF_MS_DEFAULT
     transactional_id_expiration_ms: int = TRANSACTIONAL_ID_EXPIRATION_MS_DEFAULT
     producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS_DEFAULT
     log_retention_ms: int | None = None
     vacuum_age_ms: int = VACUUM_AGE_MS_DEFAULT
-    vacuum_interval_ms: int = VACUUM_INTERVAL_MS_DEFAULT
+    vacuum_interval_ms: int = 6 * 3_600_000
     lease_ms: int = LEASE_MS_DEFAULT
 
     def __post_init__(self) -> None:

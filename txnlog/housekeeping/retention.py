@@ -30,7 +30,6 @@ from txnlog.storage.tables.topic_log import TopicLog
 
 logger = logging.getLogger("txnlog")
 
-CHECK_INTERVAL_MS_DEFAULT = 300_000
 """log.retention.check.interval.ms."""
 
 EXPIRED_BATCH = "record batch past retention.ms, retention.bytes or the log start"
@@ -144,9 +143,9 @@ class Retention:
 
 
 def _limits(state: TopicState) -> RetentionLimits:
-    if "delete" not in str(config_value(state.config, "cleanup.policy")).split(","):
+    if "delete" not in config_value(state.config, "cleanup.policy").split(","):
         return RetentionLimits()
     return RetentionLimits(
-        retention_ms=int(config_value(state.config, "retention.ms")),
-        retention_bytes=int(config_value(state.config, "retention.bytes")),
+        retention_ms=config_value(state.config, "retention.ms"),
+        retention_bytes=config_value(state.config, "retention.bytes"),
     )

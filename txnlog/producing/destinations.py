@@ -16,7 +16,7 @@ from txnlog.errors import (
 from txnlog.producing.producer_config import is_deferred
 from txnlog.protocol.topics import check_topic_name
 from txnlog.settings.config import Config
-from txnlog.settings.topic_configs import is_compacted, message_bytes_max
+from txnlog.settings.topic_configs import config_value, is_compacted
 
 CHUNK_BYTES = 1 << 20
 """Bytes of a deferred transaction's records per topic before they become Arrow columns."""
@@ -85,7 +85,9 @@ class Destinations:
             topic=topic,
             topic_id=log.topic_id,
             partitions=log.partitions,
-            record_bytes_max=min(message_bytes_max(log.config), self._request_bytes_max),
+            record_bytes_max=min(
+                config_value(log.config, "max.message.bytes"), self._request_bytes_max
+            ),
             needs_key=is_compacted(log.config),
             wake_bytes=(CHUNK_BYTES if self._is_deferred else self._batch_bytes * log.partitions),
             read_ms=self._clock.boot_ms(),

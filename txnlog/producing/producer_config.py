@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError
 from txnlog.settings.config import Config, parse_config
-from txnlog.settings.options import redacted_url
+from txnlog.settings.roots import redacted_url
 
 logger = logging.getLogger("txnlog")
 

@@ -1,109 +1,193 @@
-"""Parsing of client settings.
+"""Looks settings up and parses them: Spark's options, settings of clients, topics' configurations.
 
-A client is configured by one mapping, as in confluent-kafka. `txnlog.root` (or `path`) is the
-cluster, `storage.<key>` configures its object store (settings.storage_options). Broker settings
-have no effect but one warning; an unknown name is an error that suggests the nearest one. Every
-setting of librdkafka is accepted at its default.
+Names are case-insensitive, and in Spark those with a dot may have the prefix `kafka.`. A name that
+only applies to brokers is ignored with one warning, so that a program can move over unchanged, and
+clients accept every setting of librdkafka at its default. Any other unknown name is an error that
+suggests the nearest one. `storage.<key>` configures the root's store (settings.storage_options).
+Its values, and those of unknown names, never appear in a message or a repr (R67).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from txnlog.errors import ConfigError
 from txnlog.process import log_forwarding
 from txnlog.process.client_events import ClientEvents
 from txnlog.settings.arguments import shown
-from txnlog.settings.broker_names import BROKERS_OF_CLIENTS, ONLY_DEFAULTS
-from txnlog.settings.client_settings import (
-    OBJECTS,
-    SETTINGS,
-    Client,
-    Setting,
-    Value,
+from txnlog.settings.broker_names import ONLY_DEFAULTS, REFUSED, WITHOUT_EFFECT
+from txnlog.settings.names import nearest, suggestion
+from txnlog.settings.redaction import regex_of_conf, warning_of
+from txnlog.settings.roots import ROOT_NAMES, redacted_url, root_of
+from txnlog.settings.storage_options import (
+    STORAGE_PREFIX,
+    StoreSettings,
+    checked_settings,
+    secret_names,
 )
-from txnlog.settings.names import suggestion
-from txnlog.settings.options import (
-    ROOT_NAMES,
-    redacted_url,
-    root_of,
-    warn_ignored,
-)
-from txnlog.settings.storage_options import STORAGE_PREFIX, StoreSettings, checked_settings
-from txnlog.settings.values import identifier, setting_text
+from txnlog.settings.table import CLIENTS, SETTINGS, SPARK, TOPIC, Scope, Setting, Value
+from txnlog.settings.values import OBJECTS, identifier, refused, setting_text
 
-_BY_NAME: Final = {
-    name.lower(): setting for setting in SETTINGS for name in (setting.name, *setting.aliases)
+KAFKA_PREFIX: Final = "kafka."
+CHECKPOINT_STORAGE_PREFIX: Final = "checkpoint.storage."
+_CATALOG: Final = frozenset({"provider", "owner", "location"})
+"""What Spark's catalog adds to the options of CREATE TABLE ... USING txnlog."""
+_KINDS: Final[Mapping[Scope, str]] = {
+    **dict.fromkeys(SPARK, "option"),
+    **dict.fromkeys(CLIENTS, "setting"),
+    **dict.fromkeys(TOPIC, "topic configuration"),
 }
+_ROWS: Final = {
+    (scope, name.lower()): row
+    for row in SETTINGS
+    for scope in row.applies_to | row.ignored_in
+    for name in row.names
+}
+
+logger = logging.getLogger("txnlog")
+_warned: set[tuple[int, str]] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Config:
-    """Parsed settings of one client; its repr shows no secrets (R67)."""
+    """Parsed settings of a client, or of a read or write in Spark; safe to print and to pickle.
 
-    client: Client
+    `values` has one for each name of the scope, `given` the names that the user set. `ignored` are
+    those without effect, as the user wrote them, `secrets` those of `storage.*` whose values are
+    secrets.
+    """
+
+    scope: Scope
     root: str
     storage: StoreSettings
-    values: Mapping[str, Value] = field(default_factory=dict)
+    checkpoint_storage: StoreSettings
+    values: Mapping[str, Value]
+    given: frozenset[str]
+    ignored: tuple[str, ...]
+    secrets: tuple[str, ...]
 
     def get(self, name: str) -> Any:
         """The value, or its default."""
-        setting = _BY_NAME[name]
-        return self.values.get(setting.name, setting.default)
+        return self.values[name]
 
     def is_set(self, name: str) -> bool:
         """Whether the user set it."""
-        return _BY_NAME[name].name in self.values
+        return name in self.given
 
     def __repr__(self) -> str:
-        values = [f"{name}={value!r}" for name, value in sorted(self.values.items())]
-        named = ", ".join([self.client, f"root={redacted_url(self.root)!r}", *values])
+        values = [f"{name}={self.values[name]!r}" for name in sorted(self.given)]
+        named = ", ".join([self.scope, f"root={redacted_url(self.root)!r}", *values])
         return f"Config({named})"
 
 
-def parse_config(raw: Mapping[str, object], client: Client) -> Config:
-    """Parse the settings of a client. Does no I/O. None means "not set".
+def parse_config(raw: Mapping[str, object], scope: Scope) -> Config:
+    """Parse what a user gave a client, or Spark. Does no I/O. None means "not set".
 
-    Raises ConfigError with the name of the unknown, malformed or missing setting.
+    Raises ConfigError that names the setting: unknown (with the nearest name), for another scope,
+    malformed, missing, or set twice with different values.
     """
-    values: dict[str, Value] = {}
-    ignored: list[str] = []
-    storage = StoreSettings()
-    roots = []
-    for name, value in _items(raw):
-        lowered = name.lower()
-        if lowered in ROOT_NAMES:
-            roots += [] if value is None else [value]
-        elif lowered.startswith(STORAGE_PREFIX):
-            if value is not None:
-                storage[lowered[len(STORAGE_PREFIX) :]] = setting_text(name, value, is_secret=True)
-        elif lowered in ONLY_DEFAULTS and _is_default(name, value):
-            if value not in (None, ""):
-                ignored.append(name)
+    stores = {STORAGE_PREFIX: StoreSettings()}
+    if scope in SPARK:
+        _check_load(raw)
+        stores[CHECKPOINT_STORAGE_PREFIX] = StoreSettings()
+    roots, others = [], []
+    for key, value in _items(raw):
+        lowered = key.lower()
+        prefix = next(filter(lowered.startswith, stores), None)
+        if lowered not in ROOT_NAMES and prefix is None:
+            others.append((key, value))
+        elif value is None:
+            continue
+        elif prefix is None:
+            roots.append(value)
         else:
-            setting = _find(name, client)
-            if setting is None:
-                ignored.append(name)
-            elif value is not None:
-                values[setting.name] = setting.parse(name, _to_parse(setting, value))
+            text = setting_text(key, value, is_secret=True)
+            stores[prefix][lowered.removeprefix(prefix)] = text
     root = root_of(roots)
     if root is None:
         servers = "There are no servers: bootstrap.servers has no effect. "
         raise ConfigError(
             f"{servers if 'bootstrap.servers' in raw else ''}The cluster's root is missing: set "
-            "txnlog.root (or path) to a folder or url.",
+            "txnlog.root (or path) to a folder or url. In Spark that is the folder of the topics, "
+            "as in load('/data/root') or start('/data/root').",
             option="txnlog.root",
         )
-    storage = checked_settings(root, storage)
-    config = Config(client=client, root=root, storage=storage, values=values)
-    log_forwarding.configure(config.get("logger"), is_debugging=bool(config.get("debug")))
-    if not config.get("enable.idempotence"):
+    values, ignored = parse_values(others, scope)
+    config = Config(
+        scope=scope,
+        root=root,
+        storage=checked_settings(root, stores[STORAGE_PREFIX]),
+        checkpoint_storage=checked_settings(
+            None, stores.get(CHECKPOINT_STORAGE_PREFIX, {}), prefix=CHECKPOINT_STORAGE_PREFIX
+        ),
+        values={**{row.name: row.default for row in rows_of(scope)}, **values},
+        given=frozenset(values),
+        ignored=tuple(sorted(ignored)),
+        secrets=tuple(
+            prefix + name for prefix, given in stores.items() for name in secret_names(given)
+        ),
+    )
+    if scope in CLIENTS:
+        log_forwarding.configure(config.get("logger"), is_debugging=bool(config.get("debug")))
+        warn_ignored(scope, config.ignored)
+    return config
+
+
+def parse_values(
+    given: Iterable[tuple[str, object]], scope: Scope
+) -> tuple[dict[str, Value], list[str]]:
+    """Values by the names of their rows, and the names without effect. Raises ConfigError."""
+    values: dict[str, Value] = {}
+    spelled: dict[str, Value] = {}
+    ignored = []
+    for key, value in given:
+        if scope in CLIENTS and _is_default(key, value):
+            ignored += [] if value in (None, "") else [key]
+            continue
+        row = find(key, scope)
+        if row is None:
+            ignored.append(key.strip())
+        elif value is not None or scope in TOPIC:
+            parsed = _parsed(row, key, value)
+            if spelled.setdefault(_name(key, scope), parsed) != parsed:
+                raise ConfigError(
+                    f"{row.name} is given two values. Keep one of them.",
+                    option=row.name,
+                )
+            values[row.name] = parsed
+    if values.get("enable.idempotence") is False:
         # Records are always written once and in order, at no extra cost.
         ignored.append("enable.idempotence=false")
-    warn_ignored("Settings", ignored)
-    return config
+    return values, ignored
+
+
+def rows_of(scope: Scope) -> list[Setting]:
+    """The rows that a scope takes."""
+    return [row for row in SETTINGS if scope in row.applies_to | row.ignored_in]
+
+
+def find(key: str, scope: Scope) -> Setting | None:
+    """The row of a name, as a user wrote it; None if it has no effect here.
+
+    Raises ConfigError for a name that is refused, and for an unknown one, with the nearest.
+    """
+    name = _name(key, scope)
+    has_prefix = name != key.strip().lower()
+    scopes, instead = REFUSED.get(name, (frozenset(), ""))
+    if scope in scopes:
+        raise ConfigError(
+            f"{key} is not supported as {_noun(scope)}. {instead} Leave it out.", option=key
+        )
+    row = _ROWS.get((scope, name))
+    if row is not None and ("." in name or not has_prefix):
+        return row if scope in row.applies_to else None
+    if _has_no_effect(name, scope, has_prefix=has_prefix):
+        return None
+    raise _unknown(key, name, scope)
 
 
 def client_events(config: Config, boot_ms: Callable[[], int]) -> ClientEvents:
@@ -116,6 +200,48 @@ def client_events(config: Config, boot_ms: Callable[[], int]) -> ClientEvents:
     )
 
 
+# --- Warnings -------------------------------------------------------------------------------------
+
+
+def warn_once(message: str) -> None:
+    """Log a warning once per process."""
+    key = (os.getpid(), message)
+    if key not in _warned:
+        _warned.add(key)
+        logger.warning(message)
+
+
+def warn_ignored(scope: Scope, names: Iterable[str]) -> None:
+    """Log one warning that names those of `names` that none has named before in this process."""
+    what = f"{_KINDS[scope].capitalize()}s"
+    keys = {name: (os.getpid(), f"{what} {name.lower()}") for name in names}
+    new = sorted(name for name, key in keys.items() if key not in _warned)
+    if new:
+        _warned.update(keys.values())
+        logger.warning(
+            "%s without effect here, where there are no brokers: %s.", what, ", ".join(new)
+        )
+
+
+def warn_about(config: Config, environ: Mapping[str, str] = os.environ) -> None:
+    """Warn once about ignored options, about secrets that Spark would show, and about Spark
+    running without Unix domain sockets.
+    """
+    shown = warning_of(config.secrets, regex_of_conf(environ)) if config.secrets else None
+    if shown:
+        warn_once(shown)
+    warn_ignored(config.scope, config.ignored)
+    over_tcp = environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() != "true"
+    if over_tcp and environ.get("PYTHON_WORKER_FACTORY_SECRET"):
+        warn_once(
+            "Spark connects to its Python workers over TCP, where delayed acknowledgements cost "
+            "40 ms a hop. Start it with --conf spark.python.unix.domain.socket.enabled=true."
+        )
+
+
+# --- Names and values -----------------------------------------------------------------------------
+
+
 def _items(raw: Mapping[str, object]) -> list[tuple[str, object]]:
     if not isinstance(raw, Mapping):
         raise ConfigError(f"Settings must be a dict of names and values, not {shown(raw)}.")
@@ -125,39 +251,79 @@ def _items(raw: Mapping[str, object]) -> list[tuple[str, object]]:
     return list(raw.items())
 
 
-def _is_default(name: str, value: object) -> bool:
-    """Whether a value of ONLY_DEFAULTS is the one that changes nothing."""
-    if value is None:
-        return True
-    if callable(value):
-        return False
-    return setting_text(name, value).strip().lower() == ONLY_DEFAULTS[name.lower()]
-
-
-def _find(name: str, client: Client) -> Setting | None:
-    """The setting; None for one without effect here."""
-    lowered = name.lower()
-    setting = _BY_NAME.get(lowered)
-    if setting is not None:
-        return setting if client in setting.clients else None
-    if lowered in BROKERS_OF_CLIENTS:
-        return None
-    if lowered in ONLY_DEFAULTS:
-        default = ONLY_DEFAULTS[lowered]
+def _check_load(raw: Mapping[str, object]) -> None:
+    """Refuse several roots, and a table that Spark would create and could not read."""
+    lowered = {name.lower() for name in raw}
+    if "paths" in lowered:
+        raise ConfigError("load() accepts one root, not several.", option="path")
+    if lowered >= _CATALOG:
         raise ConfigError(
-            f"Setting {name} is accepted only with librdkafka's default, which is "
+            "CREATE TABLE ... USING txnlog is not possible: Spark creates such a table, and cannot "
+            "read it afterwards, as its session catalog takes a Python data source for a source of "
+            "version 1. Use CREATE TEMPORARY VIEW ... USING txnlog OPTIONS (...), or "
+            "spark_source.sql.create_views for all topics."
+        )
+
+
+def _is_default(key: str, value: object) -> bool:
+    """Whether it is a setting of librdkafka at the default that changes nothing."""
+    default = ONLY_DEFAULTS.get(key.strip().lower())
+    if default is None or callable(value):
+        return False
+    return value is None or setting_text(key, value).strip().lower() == default
+
+
+def _name(key: str, scope: Scope) -> str:
+    lowered = key.strip().lower()
+    return lowered.removeprefix(KAFKA_PREFIX) if scope in SPARK else lowered
+
+
+def _noun(scope: Scope) -> str:
+    return _KINDS[scope] if scope in TOPIC else f"{scope} {_KINDS[scope]}"
+
+
+def _has_no_effect(name: str, scope: Scope, *, has_prefix: bool) -> bool:
+    """Whether a name that the scope does not take is one of Kafka's, and not a mistyped one."""
+    if has_prefix:
+        if any((other, name) in _ROWS for other in SPARK):
+            return "." in name
+        ours = [row.name for row in rows_of(scope) if "." in row.name]
+        return nearest(name, ours, likeness=0.85) is None
+    names = WITHOUT_EFFECT[scope]
+    begins = tuple(each for each in names if each.endswith("."))
+    is_of_others = scope in CLIENTS and any((other, name) in _ROWS for other in CLIENTS)
+    return is_of_others or name in names or name.startswith(begins)
+
+
+def _unknown(key: str, name: str, scope: Scope) -> ConfigError:
+    elsewhere = {other: _ROWS[other, name] for other in SPARK if (other, name) in _ROWS}
+    if scope in SPARK - elsewhere.keys() and elsewhere:
+        row = next(iter(elsewhere.values()))
+        return ConfigError(
+            f"Option {row.name} is for {' and '.join(sorted(elsewhere))}, not for {scope} of "
+            "format txnlog. Leave it out.",
+            option=row.name,
+        )
+    if scope in CLIENTS and name in ONLY_DEFAULTS:
+        default = ONLY_DEFAULTS[name]
+        return ConfigError(
+            f"Setting {key} is accepted only with librdkafka's default, which is "
             f"{shown(default) if default else 'none'}: nothing here does what another value asks "
             "for. Leave it out.",
-            option=name,
+            option=key,
         )
-    advice = suggestion(lowered, [s.name for s in SETTINGS if client in s.clients])
-    raise ConfigError(f"There is no {client} setting {shown(name)}. {advice}", option=name)
+    here = [row.name for row in rows_of(scope)]
+    if scope not in TOPIC:
+        here += [*ROOT_NAMES, f"{STORAGE_PREFIX}<key>"]
+    advice = suggestion(name, here)
+    return ConfigError(f"There is no {_noun(scope)} {shown(key)}. {advice}", option=key)
 
 
-def _to_parse(setting: Setting, value: object) -> object:
-    """The value as a string, as in a configuration file; functions unchanged."""
-    if setting.parse in OBJECTS:
-        return value
-    if setting.parse is identifier and isinstance(value, (bool, float)):
-        raise ConfigError(f"Setting {setting.name} is {shown(value)}: it takes a str.")
-    return setting_text(setting.name, value)
+def _parsed(row: Setting, key: str, value: object) -> Value:
+    """The value of a row; an error names it as the table does, but for an alias."""
+    name = row.name if key.strip().lower().endswith(row.name.lower()) else key
+    if row.parse in OBJECTS:
+        return row.parse(name, value)
+    if row.parse is identifier and isinstance(value, (bool, float)):
+        raise refused(name, value, "a str")
+    return row.parse(name, setting_text(name, value))

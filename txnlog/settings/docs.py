@@ -11,37 +11,42 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
 
 from txnlog import errors
-from txnlog.settings.client_settings import SETTINGS, Client
-from txnlog.settings.spark_options import NOT_SUPPORTED, OPTIONS, READS, WRITES, Option
+from txnlog.settings.broker_names import REFUSED
 from txnlog.settings.storage_tables import COMMON_OPTIONS, TABLES, StorageOption
+from txnlog.settings.table import (
+    CONSUMER,
+    PRODUCER,
+    READS,
+    SETTINGS,
+    SINK_STREAM,
+    SOURCE_STREAM,
+    SPARK,
+    WRITES,
+    Scope,
+    Setting,
+)
 
-KINDS: Final[Mapping[str, str]] = {
-    "read": "batch",
-    "readStream": "stream",
-    "write": "batch",
-    "writeStream": "stream",
-}
 _TABLE = re.compile(r"(?<=<!-- table: )(?P<name>[a-z0-9-]+) -->\n.*?(?=<!-- end -->)", re.DOTALL)
 
 
 def with_tables(page: str) -> str:
     """The page with all its tables regenerated. Raises KeyError for an unknown table."""
     tables = {
-        "source": _options_table(READS),
-        "sink": _options_table(WRITES),
-        "prefix": _list(f"`kafka.{option.name}`" for option in OPTIONS if option.kafka),
-        "consumer-settings": _settings_table("consumer"),
-        "producer-settings": _settings_table("producer"),
+        "source": _settings_table(READS),
+        "sink": _settings_table(WRITES),
+        "consumer-settings": _settings_table(CONSUMER),
+        "producer-settings": _settings_table(PRODUCER),
         "storage": _storage_table(COMMON_OPTIONS),
         "storage-s3": _storage_table(TABLES["s3"]),
         "storage-azure": _storage_table(TABLES["azure"]),
         "storage-gcs": _storage_table(TABLES["gcs"]),
-        "not-supported": _list(f"`kafka.{name}`" for name in NOT_SUPPORTED),
+        "not-supported": ", ".join(
+            sorted(f"`kafka.{name}`" for name, (scopes, _) in REFUSED.items() if scopes == SPARK)
+        ),
         **{f"errors-{flag}": _errors_table(flag) for flag in (*errors.FLAGS, "none")},
     }
     return _TABLE.sub(
@@ -50,26 +55,21 @@ def with_tables(page: str) -> str:
     )
 
 
-def _options_table(operations: frozenset[str]) -> str:
-    rows = [
-        (f"`{option.name}`", _default(option, operations), _kinds(option, operations), option.doc)
-        for option in OPTIONS
-        if (option.applies_to | option.ignored_in) & operations
-    ]
-    return _table(("option", "default", "for", "meaning"), rows)
-
-
-def _settings_table(client: Client) -> str:
+def _settings_table(scopes: frozenset[Scope]) -> str:
+    """In Spark also with the kinds of reads or writes that take each."""
+    is_spark = scopes <= SPARK
     rows = [
         (
-            ", ".join(f"`{name}`" for name in (setting.name, *setting.aliases)),
-            "" if setting.default is None else f"`{_text(setting.default)}`",
+            ", ".join(f"`{name}`" for name in setting.names),
+            _default(setting, scopes),
+            *([_kinds(setting.applies_to & scopes)] if is_spark else []),
             setting.doc,
         )
         for setting in SETTINGS
-        if client in setting.clients
+        if (setting.applies_to | setting.ignored_in) & scopes
     ]
-    return _table(("setting", "default", "meaning"), rows)
+    head = ("option", "default", "for") if is_spark else ("setting", "default")
+    return _table((*head, "meaning"), rows)
 
 
 def _storage_table(rows: Iterable[StorageOption]) -> str:
@@ -95,31 +95,25 @@ def _errors_table(flag: str) -> str:
     return _table(("error", "code", "when"), rows)
 
 
-def _text(value: object) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value).lower()
-
-
-def _default(option: Option, operations: frozenset[str]) -> str:
-    if option.default_text is not None:
-        return option.default_text
-    if option.default is None or not option.applies_to & operations:
+def _default(setting: Setting, scopes: frozenset[Scope]) -> str:
+    if setting.default_text is not None:
+        return setting.default_text
+    value = setting.default
+    if value is None or not setting.applies_to & scopes:
         return ""
-    return f"`{str(option.default).lower()}`"
+    return f"`{','.join(value) if isinstance(value, tuple) else str(value).lower()}`"
 
 
-def _kinds(option: Option, operations: frozenset[str]) -> str:
-    """batch, stream or both, without operations that ignore the option."""
-    kinds = {KINDS[name] for name in option.applies_to & operations}
+def _kinds(scopes: frozenset[Scope]) -> str:
+    """batch, stream or both, of those that do not ignore an option."""
+    streams = SOURCE_STREAM | SINK_STREAM
+    kinds = {"stream" if scope in streams else "batch" for scope in scopes}
     return " and ".join(sorted(kinds)) or "no effect"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
 
 
 if __name__ == "__main__":

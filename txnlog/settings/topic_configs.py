@@ -1,131 +1,21 @@
-"""The table of topic configurations: Kafka's names and defaults, and their meaning here.
+"""Configurations of topics: those that are stored, and their values.
 
 A topic's own values are table properties `txnlog.<name>`; the others have their defaults.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from txnlog.errors import ConfigError, InvalidPartitionsError
-from txnlog.settings.arguments import one_of, shown, text
-from txnlog.settings.broker_names import BROKERS_OF_TOPICS
-from txnlog.settings.names import suggestion
-from txnlog.settings.options import warn_ignored
-from txnlog.settings.values import not_negative, positive, positive_int, setting_text
+from txnlog.errors import InvalidPartitionsError
+from txnlog.settings.arguments import one_of, text
+from txnlog.settings.config import find, parse_values, rows_of, warn_ignored
+from txnlog.settings.table import Setting
 
 PARTITIONS: Final = "partitions"
 _INTERNAL: Final = frozenset({PARTITIONS, "deleted", "home"})
-
-
-def unlimited(name: str, value: str) -> int:
-    """An integer of 0 or more, or -1 for no limit. Raises ConfigError."""
-    return -1 if value.strip() == "-1" else not_negative(name, value)
-
-
-def policies(name: str, value: str) -> str:
-    """delete, compact, or both. Raises ConfigError."""
-    found = sorted({part.strip().lower() for part in value.split(",")})
-    if not found or not set(found) <= {"compact", "delete"}:
-        raise ConfigError(
-            f"Option {name} is {shown(value)}: it takes delete, compact or compact,delete.",
-            option=name,
-        )
-    return ",".join(found)
-
-
-def ratio(name: str, value: str) -> float:
-    """A number from 0 to 1. Raises ConfigError."""
-    try:
-        number = float(value)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number <= 1:
-        raise ConfigError(
-            f"Option {name} is {shown(value)}: it takes a number from 0 to 1.", option=name
-        )
-    return number
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfig:
-    """One row of the table; `default` as text."""
-
-    name: str
-    parse: Callable[[str, str], float | str]
-    default: str
-    doc: str
-
-
-TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
-    row.name: row
-    for row in (
-        TopicConfig(
-            name="cleanup.policy",
-            parse=policies,
-            default="delete",
-            doc="`delete` by age or size, `compact` to the newest record of each key, or "
-            "`compact,delete`.",
-        ),
-        TopicConfig(
-            name="delete.retention.ms",
-            parse=not_negative,
-            default="86400000",
-            doc="How long a compacted topic keeps the tombstone of a deleted key.",
-        ),
-        TopicConfig(
-            name="max.compaction.lag.ms",
-            parse=positive,
-            default="9223372036854775807",
-            doc="Maximum age of a record before its partition is key-compacted, regardless of the "
-            "dirty ratio.",
-        ),
-        TopicConfig(
-            name="max.message.bytes",
-            parse=positive_int,
-            default="1048588",
-            doc="Maximum size of one record, as Kafka's producer estimates it; a larger record "
-            "raises RecordTooLarge.",
-        ),
-        TopicConfig(
-            name="min.cleanable.dirty.ratio",
-            parse=ratio,
-            default="0.5",
-            doc="A partition is key-compacted when more than this fraction of its bytes is not.",
-        ),
-        TopicConfig(
-            name="min.compaction.lag.ms",
-            parse=not_negative,
-            default="0",
-            doc="Minimum age of a record before key compaction removes it.",
-        ),
-        TopicConfig(
-            name="retention.bytes",
-            parse=unlimited,
-            default="-1",
-            doc="Size of the newest data files kept per partition; older files are removed. -1: no "
-            "limit.",
-        ),
-        TopicConfig(
-            name="retention.ms",
-            parse=unlimited,
-            default="604800000",
-            doc="A file is removed when its newest record is older, by the record's timestamp. "
-            "-1: never.",
-        ),
-        TopicConfig(
-            name="segment.bytes",
-            parse=positive_int,
-            default="134217728",
-            doc="Approximate size of the files that compaction writes (Kafka's default is 1 GiB).",
-        ),
-    )
-}
-
-
-_IGNORED = "Topic configurations"
+TOPIC_CONFIGS: Final = {row.name: row for row in rows_of("topic")}
 
 
 def check_configs(given: Mapping[str, object]) -> dict[str, str]:
@@ -134,60 +24,32 @@ def check_configs(given: Mapping[str, object]) -> dict[str, str]:
     Raises ConfigError for an unknown name (and suggests the nearest one), a malformed value, or
     spellings of a name with two values; TypeError.
     """
-    checked: dict[str, str] = {}
-    ignored = []
-    for key, value in one_of("config", given, Mapping).items():
-        name = text("a name in config", key)
-        row = _find(name)
-        if row is None:
-            ignored.append(name.strip())
-        else:
-            parsed = str(row.parse(row.name, setting_text(row.name, value)))
-            if checked.setdefault(row.name, parsed) != parsed:
-                raise ConfigError(f"{row.name} is given two values. Give one.", option=row.name)
-    warn_ignored(_IGNORED, ignored)
-    return checked
+    named = [
+        (text("a name in config", key), value)
+        for key, value in one_of("config", given, Mapping).items()
+    ]
+    values, ignored = parse_values(named, "topic")
+    warn_ignored("topic", ignored)
+    return {name: str(value) for name, value in values.items()}
 
 
-def find_config(name: str) -> TopicConfig | None:
+def find_config(name: str) -> Setting | None:
     """The row of a name; None, after one warning, for a broker setting. Raises ConfigError."""
-    row = _find(name)
+    row = find(name, "topic")
     if row is None:
-        warn_ignored(_IGNORED, [name.strip()])
+        warn_ignored("topic", [name.strip()])
     return row
 
 
-def _find(name: str) -> TopicConfig | None:
-    lowered = name.strip().lower()
-    row = TOPIC_CONFIGS.get(lowered)
-    if row is not None:
-        return row
-    if lowered in BROKERS_OF_TOPICS:
-        return None
-    if lowered in (PARTITIONS, "num.partitions"):
-        raise ConfigError(
-            f"{name} is not a topic configuration: pass the number of partitions to create_topics "
-            "or create_partitions (`txnlog topics alter --partitions`).",
-            option=name,
-        )
-    advice = suggestion(lowered, TOPIC_CONFIGS)
-    raise ConfigError(f"There is no topic configuration {shown(name)}. {advice}", option=name)
-
-
-def config_value(config: Mapping[str, str], name: str) -> float | str:
+def config_value(config: Mapping[str, str], name: str) -> Any:
     """The value of a topic, or the default. Raises ConfigError for a malformed value."""
     row = TOPIC_CONFIGS[name]
-    return row.parse(name, config.get(name, row.default))
+    return row.parse(name, config[name]) if name in config else row.default
 
 
 def is_compacted(config: Mapping[str, str]) -> bool:
     """Whether cleanup.policy has `compact`, so that every record needs a key."""
-    return "compact" in str(config_value(config, "cleanup.policy")).split(",")
-
-
-def message_bytes_max(config: Mapping[str, str]) -> int:
-    """The topic's max.message.bytes."""
-    return int(config_value(config, "max.message.bytes"))
+    return "compact" in config_value(config, "cleanup.policy").split(",")
 
 
 def changed(

@@ -1,10 +1,11 @@
-"""Parsers of option values, one per type.
+"""Parsers of the values of settings, one per type.
 
-A parser takes the option's name and its text; its ConfigError names the option.
+A parser takes the setting's name and its text; its ConfigError names the setting.
 """
 
 from __future__ import annotations
 
+import logging
 import operator
 import re
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from txnlog.errors import ConfigError
+from txnlog.protocol.cooperation import COOPERATIVE, is_cooperative
 from txnlog.settings.arguments import INT32_MAX, INT64_MAX, STRING_BYTES_MAX, shown, utf8
 
 _UNITS_US: Final = {
@@ -26,12 +28,14 @@ _UNITS_US: Final = {
 }
 _DURATION: Final = re.compile(rf"(?P<number>[0-9]+)(?P<unit>{'|'.join(_UNITS_US)})?")
 
-
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-COMPRESSION_DOC = (
-    "The codec of data files. Default: snappy for files of a few records, else zstd if the values "
-    "are compressible, none if not. Compaction uses zstd."
-)
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+ASSIGNORS: Final = {
+    "range": "range",
+    "sticky": "sticky",
+    "cooperative-sticky": "cooperative-sticky",
+    "roundrobin": "sticky",
+}
+"""The names that Kafka's clients know, and the assignor that does their work."""
 
 
 def setting_text(name: str, value: Any, *, is_secret: bool = False) -> str:
@@ -50,7 +54,7 @@ def setting_text(name: str, value: Any, *, is_secret: bool = False) -> str:
     except Exception:
         safe = f"a {type(value).__name__}" if is_secret else shown(value)
         raise ConfigError(
-            f"Setting {name} is {safe}: it takes a str, a number or a bool.", option=name
+            f"Option {name} is {safe}: it takes a str, a number or a bool.", option=name
         ) from None
 
 
@@ -76,10 +80,7 @@ def identifier(name: str, value: str) -> str:
 
 def boolean(name: str, value: str) -> bool:
     """true or false, in any case. Raises ConfigError."""
-    lowered = value.strip().lower()
-    if lowered not in ("true", "false"):
-        raise ConfigError(f"Option {name} is {shown(value)}: it takes true or false.", option=name)
-    return lowered == "true"
+    return choice("true", "false")(name, value) == "true"
 
 
 def whole(least: int, most: int) -> Callable[[str, str], int]:
@@ -88,13 +89,9 @@ def whole(least: int, most: int) -> Callable[[str, str], int]:
     def parse(name: str, value: str) -> int:
         number = _whole(name, value)
         if number < least:
-            raise ConfigError(
-                f"Option {name} is {shown(number)}: it must be {least} or more.", option=name
-            )
+            raise refused(name, number, f"{least} or more")
         if number > most:
-            raise ConfigError(
-                f"Option {name} is {shown(number)}: it must be {most} or less.", option=name
-            )
+            raise refused(name, number, f"{most} or less")
         return number
 
     return parse
@@ -113,9 +110,7 @@ def choice(*allowed: str) -> Callable[[str, str], str]:
     def parse(name: str, value: str) -> str:
         lowered = value.strip().lower()
         if lowered not in allowed:
-            raise ConfigError(
-                f"Option {name} is {shown(value)}: it takes {' or '.join(allowed)}.", option=name
-            )
+            raise refused(name, value, " or ".join(allowed))
         return lowered
 
     return parse
@@ -137,10 +132,11 @@ def duration_ms(name: str, value: str) -> int:
     """A Spark duration ("15m", "10s", "1min", "500" in ms) as ms. Raises ConfigError."""
     match = _DURATION.fullmatch(value.strip().lower())
     if match is None:
-        raise ConfigError(
-            f"Option {name} is {shown(value)}: it takes a whole number with one of the units "
-            f"{', '.join(_UNITS_US)}, as in 15m or 10s; the default unit is ms.",
-            option=name,
+        raise refused(
+            name,
+            value,
+            f"a whole number with one of the units {', '.join(_UNITS_US)}, as in 15m or 10s; the "
+            "default unit is ms",
         )
     return _whole(name, match["number"]) * _UNITS_US[match["unit"] or "ms"] // 1000
 
@@ -152,18 +148,81 @@ def timestamp_ms(name: str, value: str) -> int:
     except ValueError:
         time_ms = -1
     if not 0 <= time_ms <= INT64_MAX:
+        raise refused(name, value, "milliseconds since 1970-01-01 UTC, as in 1700000000000")
+    return time_ms
+
+
+def unlimited(name: str, value: str) -> int:
+    """An integer of 0 or more, or -1 for no limit. Raises ConfigError."""
+    return -1 if value.strip() == "-1" else not_negative(name, value)
+
+
+def ratio(name: str, value: str) -> float:
+    """A number from 0 to 1. Raises ConfigError."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise refused(name, value, "a number from 0 to 1")
+    return number
+
+
+def policies(name: str, value: str) -> str:
+    """delete, compact, or both. Raises ConfigError."""
+    found = sorted({part.strip().lower() for part in value.split(",")})
+    if not set(found) <= {"compact", "delete"}:
+        raise refused(name, value, "delete, compact or compact,delete")
+    return ",".join(found)
+
+
+def names(name: str, value: str) -> tuple[str, ...]:
+    """Any names, separated by commas."""
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def assignors(name: str, value: str) -> tuple[str, ...]:
+    """Names of assignors in order of preference, separated by commas. Raises ConfigError."""
+    found = names(name, value.lower())
+    if not found or not set(found) <= set(ASSIGNORS):
+        wanted = f"{', '.join(ASSIGNORS)}, or several of them, separated by commas"
+        raise refused(name, value, wanted)
+    taken = tuple(dict.fromkeys(ASSIGNORS[part] for part in found))
+    if is_cooperative(taken) and len(taken) > 1:
         raise ConfigError(
-            f"Option {name} is {shown(value)}: it takes milliseconds since 1970-01-01 UTC, as in "
-            "1700000000000.",
+            f"Option {name} is {shown(value)}: {COOPERATIVE} goes with no other, since its "
+            "members keep partitions that the others give up. To change a group over, stop all of "
+            "its members first.",
             option=name,
         )
-    return time_ms
+    return taken
+
+
+def callback(name: str, value: object) -> Callable[..., Any]:
+    """A function. Raises ConfigError."""
+    if not callable(value):
+        raise refused(name, value, "a function")
+    return value
+
+
+def logger(name: str, value: object) -> logging.Logger:
+    """A logger. Raises ConfigError."""
+    if not isinstance(value, logging.Logger):
+        raise refused(name, value, "a logging.Logger")
+    return value
+
+
+OBJECTS: Final = (callback, logger)
+"""Parsers of values that are no text."""
+
+
+def refused(name: str, value: object, wanted: str) -> ConfigError:
+    """The error for a value that is none of those that are wanted."""
+    return ConfigError(f"Option {name} is {shown(value)}: it takes {wanted}.", option=name)
 
 
 def _whole(name: str, value: str) -> int:
     try:
         return int(value.strip())
     except ValueError:
-        raise ConfigError(
-            f"Option {name} is {shown(value)}: it takes a whole number.", option=name
-        ) from None
+        raise refused(name, value, "a whole number") from None

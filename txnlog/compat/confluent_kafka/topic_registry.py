@@ -26,7 +26,7 @@ from txnlog.errors import PartitionEndError, UnknownTopicOrPartitionError
 from txnlog.messages import OFFSET_BEGINNING, Message, TopicPartition
 from txnlog.producer import Producer
 from txnlog.settings.arguments import shown
-from txnlog.settings.options import checked_root
+from txnlog.settings.roots import checked_root
 from txnlog.settings.storage_options import STORAGE_PREFIX, StoreSettings, checked_settings
 from txnlog.text import printable
 

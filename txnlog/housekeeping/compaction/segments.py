@@ -51,16 +51,16 @@ Offsets = npt.NDArray[np.int64]
 
 def settings_of(config: Mapping[str, str]) -> CompactionSettings:
     """A topic's settings for merging."""
-    return CompactionSettings(segment_bytes=int(config_value(config, "segment.bytes")))
+    return CompactionSettings(segment_bytes=config_value(config, "segment.bytes"))
 
 
 def key_compaction_settings_of(config: Mapping[str, str]) -> KeyCompactionSettings:
     """A topic's settings for key compaction."""
     return KeyCompactionSettings(
-        min_cleanable_dirty_ratio=float(config_value(config, "min.cleanable.dirty.ratio")),
-        min_compaction_lag_ms=int(config_value(config, "min.compaction.lag.ms")),
-        max_compaction_lag_ms=int(config_value(config, "max.compaction.lag.ms")),
-        delete_retention_ms=int(config_value(config, "delete.retention.ms")),
+        min_cleanable_dirty_ratio=config_value(config, "min.cleanable.dirty.ratio"),
+        min_compaction_lag_ms=config_value(config, "min.compaction.lag.ms"),
+        max_compaction_lag_ms=config_value(config, "max.compaction.lag.ms"),
+        delete_retention_ms=config_value(config, "delete.retention.ms"),
     )
 
 
