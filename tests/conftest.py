@@ -105,7 +105,7 @@ def printed_seed() -> int:
 
 @pytest.fixture
 def some() -> Some[Any]:
-    """Of a loop's cases a third in `make test`, all in `make soak-histories`."""
+    """Of a loop's cases a sixth in `make test`, all in `make soak-histories`."""
     return partial(choose, seed=printed_seed())
 
 

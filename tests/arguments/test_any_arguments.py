@@ -325,7 +325,7 @@ COMBINATIONS = [(kind, name, who) for kind, name in CALLS for who in NAMES[kind]
     ("kind", "name", "who"), COMBINATIONS, ids=[f"{who}.{name}" for _, name, who in COMBINATIONS]
 )
 @given(data=st.data())
-@settings(max_examples=max(4, settings().max_examples // 20))
+@settings(max_examples=max(2, settings().max_examples // 20))
 def test_any_arguments_of_a_method_leave_all_tables_readable(
     kind: type[Client], name: str, who: str, data: st.DataObject
 ) -> None:
@@ -351,7 +351,7 @@ def test_any_arguments_of_many_methods_leave_all_tables_readable(data: st.DataOb
 
 
 @given(st.data())
-@settings(max_examples=100)
+@settings(max_examples=max(30, settings().max_examples // 2))
 def test_any_settings_leave_all_tables_readable(data: st.DataObject) -> None:
     """Settings, too, are written to rows: an id, a member's time-outs."""
     shared = world()

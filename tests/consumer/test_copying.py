@@ -6,9 +6,9 @@ import uuid
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -285,5 +285,9 @@ class CooperativeCopying(Copying):
     strategy = "cooperative-sticky"
 
 
-TestCopying: Any = Copying.TestCase
-TestCooperativeCopying: Any = CooperativeCopying.TestCase
+class TestCopying(Copying.TestCase):
+    settings = settings(max_examples=settings().max_examples // 3)
+
+
+class TestCooperativeCopying(CooperativeCopying.TestCase):
+    settings = settings(max_examples=settings().max_examples // 3)

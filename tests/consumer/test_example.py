@@ -14,15 +14,20 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-def test_every_order_gets_one_invoice_after_the_workers_were_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("orders", "kills"), [(100, 2), pytest.param(250, 5, marks=pytest.mark.soak)]
+)
+def test_every_order_gets_one_invoice_after_the_workers_were_killed(
+    tmp_path: Path, orders: int, kills: int
+) -> None:
     """Input counts as read exactly when its output is there, between processes (R45, R48, R50)."""
     ran = subprocess.run(
         [
             sys.executable,
             str(ROOT / "examples" / "consume_transform_produce.py"),
             f"--root={tmp_path}",
-            "--orders=250",
-            "--kills=5",
+            f"--orders={orders}",
+            f"--kills={kills}",
             "--life-s=0.3",
         ],
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
@@ -31,5 +36,5 @@ def test_every_order_gets_one_invoice_after_the_workers_were_killed(tmp_path: Pa
         timeout=1_200,
     )
     assert ran.returncode == 0, ran.stderr
-    assert "250 orders, each with one invoice, after 5 kills" in ran.stdout
-    count("kills", "worker of the example", 5)
+    assert f"{orders} orders, each with one invoice, after {kills} kills" in ran.stdout
+    count("kills", "worker of the example", kills)

@@ -39,15 +39,16 @@ from txnlog.testing.faults import Fault, SharedMemory, SkewedClock
 from txnlog.testing.invariants import check_cluster
 
 DAY_MS = 24 * 60 * MINUTE_MS
-WEEK_MS = 7 * DAY_MS
+EXPIRY_MS = DAY_MS
 HOUR_MS = 60 * MINUTE_MS
 SELDOM = HousekeepingSettings(
     abort_interval_ms=HOUR_MS,
     cleaner_backoff_ms=HOUR_MS,
     retention_check_interval_ms=HOUR_MS,
     lease_ms=6 * HOUR_MS,
+    transactional_id_expiration_ms=EXPIRY_MS,
 )
-"""Weeks pass in fewer steps."""
+"""Days pass in fewer steps."""
 FOREVER = {"retention.ms": "-1"}
 
 
@@ -181,7 +182,7 @@ def test_expiry_removes_idle_ids_and_their_next_init_gets_a_new_producer_id() ->
     assert held is not None
     cluster.coordinator.prepare(held)
     keeper = Housekeeper(process(shared), SELDOM)
-    keep(shared, keeper, WEEK_MS - MINUTE_MS)
+    keep(shared, keeper, EXPIRY_MS - MINUTE_MS)
     assert ids(process(shared)) == ["done", "empty", "two-phase"]
     keep(shared, keeper, 2 * HOUR_MS)
     after = process(shared)
@@ -213,7 +214,7 @@ def test_row_on_which_expiry_fails_keeps_no_other_row(monkeypatch: pytest.Monkey
         return expire(row)
 
     monkeypatch.setattr(keeper, "_expire_row", fail_for_one)
-    keep(shared, keeper, WEEK_MS + 2 * HOUR_MS)
+    keep(shared, keeper, EXPIRY_MS + 2 * HOUR_MS)
     assert ids(process(shared)) == names[:1]
 
 
@@ -226,11 +227,11 @@ def test_expiry_never_removes_ids_of_streaming_queries() -> None:
     cluster.coordinator.commit(row, both(cluster, "x"), last_batch=LastBatch(batch_id=0))
     batch_writer = cluster.coordinator.init_producer_id("app", Owner(run_id="w"))
     cluster.coordinator.commit(batch_writer, last_batch=LastBatch(batch_id=3))
-    keep(shared, Housekeeper(process(shared), SELDOM), 2 * WEEK_MS)
+    keep(shared, Housekeeper(process(shared), SELDOM), 2 * EXPIRY_MS)
     assert ids(process(shared)) == ["app", "tx"]
 
 
-@pytest.mark.parametrize("skew_ms", [-52 * WEEK_MS, 52 * WEEK_MS])
+@pytest.mark.parametrize("skew_ms", [-364 * DAY_MS, 364 * DAY_MS])
 def test_expiry_spares_a_producer_at_work_whose_clock_is_wrong(skew_ms: int) -> None:
     """Its rows say that they are a year old, or of next year (R34)."""
     shared = world(config=FOREVER)
@@ -251,7 +252,7 @@ def test_expiry_races_with_an_init_and_one_of_them_wins() -> None:
     owned(cluster, "a")
     keeping = process(shared)
     keeper = Housekeeper(keeping, SELDOM)
-    keep(shared, keeper, WEEK_MS - HOUR_MS)
+    keep(shared, keeper, EXPIRY_MS - HOUR_MS)
     heirs = []
 
     def plan(verb: str, path: str) -> Fault:

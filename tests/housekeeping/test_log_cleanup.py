@@ -186,14 +186,14 @@ def test_log_files_and_data_files_of_a_long_life_are_bounded() -> None:
     check_cluster(process(shared))
 
 
-def test_thousands_of_commits_leave_a_bounded_number_of_log_files() -> None:
+def test_many_commits_leave_a_bounded_number_of_log_files() -> None:
     """What a day keeps is the rate times the retention; before that there is one checkpoint."""
     shared = world(config=FOREVER)
     settings = LogSettings(checkpoint_mode="inline", log_retention_ms=HOUR_MS)
     cluster = process(shared, settings=settings)
     row = owned(cluster, "a")
     most = 0
-    for number in range(1_500):
+    for number in range(600):
         row = cluster.coordinator.commit(row)
         row = cluster.coordinator.commit(row, [staged(cluster, "orders", f"n{number}")])
         shared.clock.advance_ms(30_000)
@@ -202,7 +202,7 @@ def test_thousands_of_commits_leave_a_bounded_number_of_log_files() -> None:
             shard = cluster.shard(cluster.shard_of("tx"))
             most = max(most, *(len(log_names(cluster, t)) for t in ("orders", shard.path)))
     assert most < 600
-    assert process(shared).topic("orders").log.version > 1_400
+    assert process(shared).topic("orders").log.version > 500
     check_cluster(process(shared))
 
 

@@ -59,7 +59,7 @@ class TestClients(Clients.TestCase):
     R22, R27, R31, R32, R34-R36, R41, R43-R49, R70-R73), wherever processes die, pause or clean up.
     """
 
-    settings = settings(max_examples=25, stateful_step_count=STEPS)
+    settings = settings(max_examples=12, stateful_step_count=STEPS)
 
 
 @pytest.mark.soak

@@ -115,6 +115,7 @@ class Cooperative:
         self.has_instances = "R" in actors
         self.broken = broken
         self.rows: Pool[Group | None] = Pool(_key)
+        self._known: dict[tuple[int, int, Life], list[Step]] = {}
         self._rests: dict[tuple[int, tuple[Life, ...], frozenset[int]], str | None] = {}
 
     def initial(self) -> State:
@@ -125,7 +126,7 @@ class Cooperative:
 
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
         for number, life in enumerate(state.lives):
-            for label, row, after in self._member(state.row, number, life):
+            for label, row, after in self._moves(state.row, number, life):
                 lives = (*state.lives[:number], after, *state.lives[number + 1 :])
                 yield label, state._replace(row=row, lives=lives)
         group = self.rows[state.row]
@@ -146,6 +147,13 @@ class Cooperative:
 
     def _id(self, name: str, losses: int) -> str:
         return f"{name}{losses}" if losses > 0 and KEEPS_ITS_ID not in self.broken else name
+
+    def _moves(self, row: int, number: int, life: Life) -> list[Step]:
+        """What one member may do, whatever the others are about to do."""
+        key = (row, number, life)
+        if key not in self._known:
+            self._known[key] = list(self._member(*key))
+        return self._known[key]
 
     def _member(self, row: int, number: int, life: Life) -> Iterator[Step]:
         name, group = self.names[number], self.rows[row]
@@ -386,10 +394,10 @@ class Cooperative:
         for _ in range(ROUNDS_MAX):
             moved = False
             for number in living:
-                for _label, row_after, life in self._member(row, number, lives[number]):
+                if steps := self._moves(row, number, lives[number]):
                     moved = True
-                    row, lives[number] = row_after, _rich(life)
-                    break
+                    _label, row, life = steps[0]
+                    lives[number] = _rich(life)
             group = self.rows[row]
             for name in sorted(group.members) if group is not None else ():
                 if name not in {

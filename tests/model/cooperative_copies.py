@@ -17,7 +17,7 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from tests.model.cooperative import KEEPS_ITS_ID
-from tests.model.members import COPIES, Members
+from tests.model.members import COPIES, Members, Step
 from tests.model.recovery import DEAD, Pc
 from tests.model.spark_owner import GROUP, INPUT, State
 from tests.model.values import Stored
@@ -35,8 +35,6 @@ NO_TXN: Pc = ("none",)
 REFUSED: Pc = ("refused",)
 LEFT = "left"
 """(LEFT, generation, member id, what): its last transaction was of these, its COMPLETE is left."""
-
-Step = tuple[str, Stored, Pc]
 
 
 class CooperativeMembers(Members):

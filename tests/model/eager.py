@@ -18,7 +18,6 @@ from tests.model.values import (
     Stored,
     Wrote,
     above_newest,
-    broken_history,
     staged,
     undecided,
     visible_units,
@@ -74,7 +73,6 @@ class Eager:
         self.world = World(ids, topics, broken)
         self.recovery = Recovery(self.world, GROUP)
         self._judged: dict[Stored, str | None] = {}
-        self._histories: dict[tuple[int, int], str | None] = {}
 
     # -- what may happen ---------------------------------------------------------------------------
 
@@ -354,12 +352,8 @@ class Eager:
     def unsafe(self, before: State, after: State) -> str | None:
         if any(pc[0] == "promise broken" for pc in after.places):
             return "a prepared two-phase transaction was ended by another process"
-        for pair in zip(before.stored.topics, after.stored.topics, strict=True):
-            if pair not in self._histories:
-                old, new = (self.world.topics[number] for number in pair)
-                self._histories[pair] = broken_history(old, new)
-            if self._histories[pair] is not None:
-                return self._histories[pair]
+        if (what := self.world.broken_history(before.stored, after.stored)) is not None:
+            return what
         if self._position(after.stored) < self._position(before.stored):
             return "the group's position goes back"
         if after.stored not in self._judged:

@@ -16,7 +16,6 @@ from tests.model.recovery import DEAD, Pc, Recovery
 from tests.model.values import (
     Stored,
     Wrote,
-    broken_history,
     staged,
     undecided,
 )
@@ -226,7 +225,7 @@ class Lifetimes:
             return "an append is acknowledged, and the batch is not in the topic"
         old, new = self._topic(before.stored), self._topic(after.stored)
         if not new.deleted and old.topic_id == new.topic_id:
-            what = broken_history(old, new)
+            what = self.world.broken_history(before.stored, after.stored)
             if what is not None:
                 return what
         if new.high_watermark(0) < old.high_watermark(0):

@@ -34,6 +34,8 @@ from txnlog.protocol.watching import Watch
 TWO_OWNERS = "the assignment gives a partition to every member"
 REGISTERS_UNDER_ANY = "a run registers under any generation, for any member"
 
+Step = tuple[str, Stored, Pc]
+
 COUNTS = {INPUT: 1}
 MEMBER = Member(topics=(INPUT,), session_timeout_ms=1)
 COPIES = frozenset({"own", "register", "prepare"})
@@ -73,6 +75,7 @@ class Members(SparkOwner):
         self.expulsions = expulsions
         self.world = World([f"id{name}" for name in self.members], ("x",), broken)
         self.recovery = Recovery(self.world, GROUP)
+        self._known: dict[tuple[Stored, int, Pc], list[Step]] = {}
 
     def initial(self) -> State:
         places: list[Pc] = [("join", -1, self.joins) for _ in self.members]
@@ -85,13 +88,18 @@ class Members(SparkOwner):
 
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
         for number, pc in enumerate(state.places):
-            if number < len(self.members):
-                moves = self._member(state.stored, number, pc)
-            else:
-                moves = self._outsider(state.stored, pc)
-            for label, stored, after in moves:
+            for label, stored, after in self._moves(state.stored, number, pc):
                 places = (*state.places[:number], after, *state.places[number + 1 :])
                 yield label, State(stored, (), places)
+
+    def _moves(self, stored: Stored, number: int, pc: Pc) -> list[Step]:
+        """What one process may do, whatever the others are about to do."""
+        key = (stored, number, pc)
+        if key not in self._known:
+            member = number < len(self.members)
+            steps = self._member(*key) if member else self._outsider(stored, pc)
+            self._known[key] = list(steps)
+        return self._known[key]
 
     def unsafe(self, before: State, after: State) -> str | None:
         for old, new in zip(before.stored.topics, after.stored.topics, strict=True):
@@ -103,7 +111,7 @@ class Members(SparkOwner):
 
     # -- outsiders ---------------------------------------------------------------------------------
 
-    def _outsider(self, stored: Stored, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
+    def _outsider(self, stored: Stored, pc: Pc) -> Iterator[Step]:
         if pc[0] in Recovery.NAMES:
             for label, after, place in self.recovery.steps(stored, pc):
                 yield f"outsider {label}", after, place
@@ -142,9 +150,7 @@ class Members(SparkOwner):
 
     # -- members -----------------------------------------------------------------------------------
 
-    def _member(
-        self, stored: Stored, number: int, pc: Pc, name: str = ""
-    ) -> Iterator[tuple[str, Stored, Pc]]:
+    def _member(self, stored: Stored, number: int, pc: Pc, name: str = "") -> Iterator[Step]:
         """One step; `name` is its member id, if that is not its name."""
         name = name or self.members[number]
         if pc[0] in Recovery.NAMES:
@@ -184,7 +190,7 @@ class Members(SparkOwner):
         """The row that a member decides to join by."""
         return group
 
-    def _wait(self, stored: Stored, name: str, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
+    def _wait(self, stored: Stored, name: str, pc: Pc) -> Iterator[Step]:
         _, released, joins = pc
         group = self.world.group(stored, GROUP)
         assert group is not None
@@ -199,9 +205,7 @@ class Members(SparkOwner):
         elif name not in group.members or group.members[name].joined != group.generation:
             yield f"{name} is not waited for any more", stored, ("join", released, joins)
 
-    def _fetch_part(
-        self, stored: Stored, number: int, pc: Pc, name: str
-    ) -> Iterator[tuple[str, Stored, Pc]]:
+    def _fetch_part(self, stored: Stored, number: int, pc: Pc, name: str) -> Iterator[Step]:
         _, generation, joins, _ = pc
         found = self.recovery.fetch(stored, pc, generation, name)
         if isinstance(found, int):
@@ -211,7 +215,7 @@ class Members(SparkOwner):
             lost = self._refused(stored, pc, name) if after == DEAD else after
             yield f"{name} {label}", stored, lost
 
-    def _poll(self, stored: Stored, pc: Pc, name: str) -> Iterator[tuple[str, Stored, Pc]]:
+    def _poll(self, stored: Stored, pc: Pc, name: str) -> Iterator[Step]:
         """Between two transactions: read on, or see that the group has changed."""
         _, generation, joins, offset, *left = pc
         group = self.world.group(stored, GROUP)
@@ -224,7 +228,7 @@ class Members(SparkOwner):
             after = self._next(begun, left[0]) if left else ("own", *begun)
             yield f"{name} reads {offset}", stored, after
 
-    def _leave(self, stored: Stored, pc: Pc, name: str) -> Iterator[tuple[str, Stored, Pc]]:
+    def _leave(self, stored: Stored, pc: Pc, name: str) -> Iterator[Step]:
         """Instead of COMPLETE of its own transaction, whose offsets have moved."""
         if not self.chains or pc[0] != "fin" or pc[-1][0] != "poll":
             return
@@ -239,9 +243,7 @@ class Members(SparkOwner):
         producer_id, epoch, ticket = left
         return ("prepare", *begun, producer_id, epoch + 1, ticket, REGISTRATIONS_MAX, epoch)
 
-    def _copy(
-        self, stored: Stored, number: int, pc: Pc, name: str
-    ) -> Iterator[tuple[str, Stored, Pc]]:
+    def _copy(self, stored: Stored, number: int, pc: Pc, name: str) -> Iterator[Step]:
         step, generation, joins, offset = pc[:4]
         lost = self._refused(stored, pc, name)
         if step == "own":

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tests.model.recovery import DEAD, Pc, Recovery
 from tests.model.rules import REVIVES_DECIDED, REVIVES_OPEN
-from tests.model.values import Stored, Wrote, broken_history, staged, visible_units
+from tests.model.values import Stored, Wrote, staged, visible_units
 from tests.model.world import World
 from txnlog.protocol.metadata import Holder, Manifest, Owner
 from txnlog.protocol.states import TransactionResult
@@ -186,11 +186,10 @@ class Revival:
     # -- what must hold ----------------------------------------------------------------------------
 
     def unsafe(self, before: State, after: State) -> str | None:
-        old, new = self._topic(before), self._topic(after)
-        units = visible_units(new)
+        units = visible_units(self._topic(after))
         if len(set(units)) < len(units):
             return f"a unit is published twice: {units}"
-        return broken_history(old, new)
+        return self.world.broken_history(before.stored, after.stored)
 
     def _topic(self, state: State) -> TopicState:
         return self.world.topics[state.stored.topics[0]]

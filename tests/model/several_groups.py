@@ -21,7 +21,6 @@ from tests.model.values import (
     Stored,
     Wrote,
     above_newest,
-    broken_history,
     staged,
     visible_units,
 )
@@ -302,10 +301,8 @@ class SeveralGroups:
     # -- what must hold ----------------------------------------------------------------------------
 
     def unsafe(self, before: State, after: State) -> str | None:
-        for old, new in zip(before.stored.topics, after.stored.topics, strict=True):
-            what = broken_history(self.world.topics[old], self.world.topics[new])
-            if old != new and what is not None:
-                return what
+        if (what := self.world.broken_history(before.stored, after.stored)) is not None:
+            return what
         for group_id, recovery in self.recoveries.items():
             if recovery.position(after.stored) < recovery.position(before.stored):
                 return f"the position of {group_id} goes back"

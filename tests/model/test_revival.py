@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.model.revival import Revival
 from tests.model.rules import REVIVES_DECIDED, REVIVES_OPEN
 from tests.model.search import assert_breaks, assert_holds
@@ -9,8 +11,15 @@ from tests.model.search import assert_breaks, assert_holds
 
 def test_expired_id_is_taken_again_at_a_begin_only_and_nothing_is_published_twice() -> None:
     """A missing row says neither who had it, nor what it had decided (R35, R36, R44)."""
-    result = assert_holds(Revival("ABEH"), states_min=40_000)
+    result = assert_holds(Revival("ABE"), states_min=10_000)
     assert {"A finds no row, open", "A finds no row, decided"} <= result.labels
+    assert_holds(Revival("AEH"), states_min=500)
+
+
+@pytest.mark.soak
+def test_helper_of_an_expired_id_publishes_nothing_twice_beside_its_successor() -> None:
+    """All of them at once (R35, R36, R44)."""
+    assert_holds(Revival("ABEH"), states_min=40_000)
 
 
 def test_search_finds_the_zombie_that_commits_under_a_new_producer_id() -> None:

@@ -16,8 +16,15 @@ from tests.model.several_groups import (
 SOAK_STATES_MAX = 600_000
 
 
-@pytest.mark.parametrize("same_id", [False, True])
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(
+    ("same_id", "sparse"),
+    [
+        (False, False),
+        (True, True),
+        pytest.param(False, True, marks=pytest.mark.soak),
+        pytest.param(True, False, marks=pytest.mark.soak),
+    ],
+)
 def test_who_takes_over_one_group_of_a_transaction_repeats_and_skips_nothing(
     same_id: bool, sparse: bool
 ) -> None:
@@ -27,9 +34,10 @@ def test_who_takes_over_one_group_of_a_transaction_repeats_and_skips_nothing(
     assert {"G offsets of h of id0 e0", "H offsets of g of id0 e0"} <= result.labels
 
 
-def test_lost_reply_of_a_chained_decision_is_settled_by_asking_again() -> None:
+@pytest.mark.parametrize("units", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_lost_reply_of_a_chained_decision_is_settled_by_asking_again(units: int) -> None:
     """Of O, and of who takes over (R36, R63)."""
-    assert_holds(SeveralGroups(lost_replies=True), states_min=30_000)
+    assert_holds(SeveralGroups(units=units, lost_replies=True), states_min=10_000)
 
 
 @pytest.mark.parametrize(

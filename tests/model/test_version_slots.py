@@ -69,7 +69,7 @@ def test_clean_up_that_is_stopped_anywhere_leaves_no_hole() -> None:
 def test_search_finds_the_commit_into_a_freed_slot(still: bool, broken: str) -> None:
     """Trusting an absence for ever acknowledges what no reader will see (R70)."""
     model = VersionSlots(
-        "Wck", commits=2, ticks=3, rounds=1, still=still, broken=frozenset({broken})
+        "Wck", commits=2, ticks=2, rounds=1, still=still, broken=frozenset({broken})
     )
     assert_breaks(model, LOST)
 
@@ -77,20 +77,20 @@ def test_search_finds_the_commit_into_a_freed_slot(still: bool, broken: str) -> 
 @pytest.mark.parametrize("local", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_guest_paused_while_idle_commits_once_and_knows(local: bool) -> None:
     """No clock shows it that the others have cleaned up the slot that is next (R70)."""
-    model = VersionSlots("Wck", commits=2, ticks=3, rounds=1, guests="W", local=local)
+    model = VersionSlots("Wck", commits=2, ticks=2, rounds=1, guests="W", local=local)
     # As many as the search needs for its broken variants, and more; all of them are for `soak`.
-    assert_holds(model, states_min=500, states_max=7_000, whole=False)
+    assert_holds(model, states_min=500, states_max=4_000, whole=False)
 
 
 def test_search_finds_the_branch_of_a_guest_that_does_not_look() -> None:
     """It would go on in slots that were freed, and read back what it writes (R70)."""
-    model = VersionSlots("Wck", commits=2, ticks=3, rounds=1, guests="W", broken=frozenset({BLIND}))
+    model = VersionSlots("Wck", commits=2, ticks=2, rounds=1, guests="W", broken=frozenset({BLIND}))
     assert_breaks(model, LOST)
 
 
 def test_search_finds_that_a_guest_paused_just_after_a_look_is_not_told() -> None:
     """The limit of the promise, as the documents say it (R70)."""
-    assert_breaks(VersionSlots("Wck", commits=2, ticks=3, rounds=1, guests="W", recent=True), LOST)
+    assert_breaks(VersionSlots("Wck", commits=2, ticks=2, rounds=1, guests="W", recent=True), LOST)
 
 
 @pytest.mark.soak

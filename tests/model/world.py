@@ -33,6 +33,7 @@ from tests.model.values import (
     Row,
     Stored,
     Wrote,
+    broken_history,
     forget_run,
     offsets_key,
     row_key,
@@ -88,6 +89,7 @@ class World:
         self.offsets: Pool[OffsetsTable] = Pool(offsets_key)
         self.holders: Pool[TicketHolder] = Pool(msgspec.json.encode)
         self._known: dict[Hashable, Known] = {}
+        self._histories: dict[tuple[int, int], str | None] = {}
 
     def empty(self) -> Stored:
         """No rows, empty topics of one partition, no groups."""
@@ -104,6 +106,16 @@ class World:
 
     def group(self, stored: Stored, group_id: str) -> Group | None:
         return self.offsets[stored.offsets].groups.get(group_id)
+
+    def broken_history(self, before: Stored, after: Stored) -> str | None:
+        """What a step did to a topic that no commit may do, see values.broken_history."""
+        for pair in zip(before.topics, after.topics, strict=True):
+            if pair not in self._histories:
+                old, new = (self.topics[number] for number in pair)
+                self._histories[pair] = broken_history(old, new)
+            if self._histories[pair] is not None:
+                return self._histories[pair]
+        return None
 
     # -- rows ------------------------------------------------------------------------------------
 

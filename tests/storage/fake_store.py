@@ -28,6 +28,7 @@ SECRETS = {
     "azure-token": {"account_name": "acc", "azure_storage_token": PLANTED},
     "gcs": {"google_bearer_token": PLANTED},
 }
+STOPS_WITHIN_S = 0.01
 ENDPOINTS = {"s3": "aws_endpoint", "azure": "azure_endpoint", "gcs": "google_base_url"}
 
 
@@ -58,7 +59,7 @@ def replying_server() -> Iterator[Any]:
     found: Any = ThreadingHTTPServer(("127.0.0.1", 0), Replies)
     found.seen, found.replies = [], [(200, b"found")]
     found.url = f"http://127.0.0.1:{found.server_address[1]}"
-    threading.Thread(target=found.serve_forever, args=(0.01,), daemon=True).start()
+    threading.Thread(target=found.serve_forever, args=(STOPS_WITHIN_S,), daemon=True).start()
     yield found
     found.shutdown()
     found.server_close()

@@ -140,7 +140,7 @@ def test_writers_of_one_log_share_it(writers: int) -> None:
     assert sum(commits) >= 12 * DURATION_MS / 1000
 
 
-@pytest.mark.parametrize("writers", [2, 16])
+@pytest.mark.parametrize("writers", [2, 6, pytest.param(16, marks=pytest.mark.soak)])
 def test_writers_of_one_log_on_a_local_disk_share_it(writers: int) -> None:
     """One process had 19 transactions while another had 2,424: losers slept, winners did not."""
     commits, longest_ms = local_race(writers, LOCAL_MS, LOCAL_DURATION_MS)

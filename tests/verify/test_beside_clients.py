@@ -72,7 +72,7 @@ def check(process: Process, *, deep: bool) -> None:
 class TestVerifiedClients(VerifiedClients.TestCase):
     """Nothing of what clients do, in whatever order and however often they die, is damage."""
 
-    settings = settings(max_examples=12, stateful_step_count=STEPS)
+    settings = settings(max_examples=6, stateful_step_count=STEPS)
 
 
 @pytest.mark.soak

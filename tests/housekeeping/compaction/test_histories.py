@@ -130,7 +130,7 @@ class History:
 
 
 @given(OPS)
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples // 3)
 def test_compaction_moves_nothing_that_readers_or_producers_can_see(ops: list[Op]) -> None:
     """Every client's positions, results and repeats rest on offsets and headers (R11, R20, R22)."""
     history = History()

@@ -157,7 +157,7 @@ class Model:
 
 
 @given(OPS, st.sampled_from([0, 300]))
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 3)
 def test_key_compaction_keeps_the_newest_committed_record_of_each_key(
     ops: list[tuple[object, ...]], lag_ms: int
 ) -> None:

@@ -170,7 +170,7 @@ class RetentionMachine(RuleBasedStateMachine):
 class TestRetention(RetentionMachine.TestCase):
     """Seeds and steps of a failure are printed; its blob replays it anywhere."""
 
-    settings = hypothesis_settings(max_examples=25, stateful_step_count=20)
+    settings = hypothesis_settings(max_examples=12, stateful_step_count=20)
 
 
 @pytest.mark.soak
