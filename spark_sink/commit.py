@@ -121,7 +121,8 @@ def _read(
 ) -> tuple[TransactionMetadata | None, PlannedBatch, TopicsRead | None]:
     """A guess of the state row, the planned offsets and the topics, together: once per batch.
 
-    The time of the offsets is a phase of its own, and what the others take longer is another.
+    Only PREPARE, which proves the guess, may rely on it (D89). The time of the offsets is a phase
+    of its own, and what the others take longer is another.
     """
     parts = Phases()
 

@@ -1,8 +1,8 @@
 """Topics and the coordinator's state for SQL: batch reads by Spark's Delta reader, as views.
 
 A frame is one snapshot. The Delta version is pinned; the committed data and the log starts are
-taken from our own log at the same version. Later appends, aborts, compaction and retention do not
-change a frame; only vacuum can delete its files.
+taken from our own log at the same version, as SQL cannot see `txn` actions. Later appends, aborts,
+compaction and retention do not change a frame; only vacuum can delete its files.
 """
 
 from __future__ import annotations

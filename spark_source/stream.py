@@ -50,7 +50,10 @@ REST_MS_MAX = 100
 def stream_reader(
     options: Mapping[str, str], schema: StructType
 ) -> TxnLogStreamReader | RefusedStreamReader:
-    """The reader for `spark.readStream`; no I/O. Invalid options raise at its first use."""
+    """The reader for `spark.readStream`; no I/O. Invalid options raise at its first use.
+
+    An error raised while Spark makes a reader is hidden by one of Spark's own.
+    """
     try:
         return open_reader(options, schema)
     except TxnLogError as error:
@@ -111,7 +114,7 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Empty: Spark calls this again when it replays batch 0, when `latest` has changed.
 
-        Batch 0's end carries the resolved start; Spark logs it before it runs the batch.
+        Batch 0's end carries the resolved start (D9); Spark logs it before it runs the batch.
         """
         return {}
 
@@ -326,7 +329,11 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _starts(before: Positions, finish: SourceOffset) -> MutablePositions:
-    """Where the batch that ends at `finish` starts: by its `start`, else the previous end."""
+    """Where the batch that ends at `finish` starts: by its `start`, else the previous end (D19).
+
+    `start` has what the batch before does not give: batch 0, added partitions, resets after a loss.
+    So a replay reads the same range.
+    """
     starts: MutablePositions = {}
     for topic, partitions in finish.positions.items():
         for partition in partitions:

@@ -7,7 +7,8 @@
     `- none        the call had no effect; the client     ConfigError, RecordTooLargeError,
                    continues unchanged                    InvalidTxnStateError
 
-At most one of the three flags is true. A producer whose transaction has failed raises only
+At most one of the three flags is true. They are no base classes, as one error is fatal to one call
+and not to another. A producer whose transaction has failed raises only
 abortable errors: TransactionAbortableError with the cause where the cause is not abortable itself.
 `code` is Kafka's error code (org.apache.kafka.common.protocol.Errors), None where Kafka has no such
 error. Keyword arguments of an error become attributes, so handlers need not parse messages.

@@ -1,8 +1,8 @@
 """Untrusted text, made fit for people: ids, names, keys, values, and what stores reply.
 
 Any client may choose an id with a line break, which forges a line of a table or a log, or with an
-escape sequence, which a terminal obeys. Whatever is shown passes `printable`; what a program reads
-(JSON, files, attributes of errors) stays exact.
+escape sequence, which a terminal obeys (D137). Whatever is shown passes `printable`; what a program
+reads (JSON, files, attributes of errors) stays exact.
 """
 
 from __future__ import annotations

@@ -3,9 +3,11 @@
     with FaultProxy(server.port, plan=RandomFaults(seed), latency_s=0.025) as proxy:
         ... clients use proxy.port ...
 
-It reads whole requests, asks the plan what happens to each, and runs in a thread of its own.
-Every fault is counted (`proxy.faults`, and txnlog.testing.counts). `python -m tests.stores.proxy`
-starts one for benchmarks and for trying things out.
+In front of the server and not in the client, so that the library's retries, its connections and our
+translation of its errors are tested, for all clients alike. It reads whole requests, asks the plan
+what happens to each, and runs in a thread of its own. Every fault is counted (`proxy.faults`, and
+txnlog.testing.counts). `python -m tests.stores.proxy` starts one for benchmarks and for trying
+things out.
 """
 
 from __future__ import annotations

@@ -35,8 +35,9 @@ def alter_root(cluster: Cluster, entries: Sequence[ConfigEntry], on_step: OnStep
     """Change storage.fsync; to what is recorded already, it is a no-op.
 
     To ON in three steps, of which any may be the last: SYNCING is recorded, so that every process
-    syncs what it writes; what was written before is synced; ON is recorded. Raises ConfigError,
-    NotSyncedError.
+    syncs what it writes; what was written before is synced; ON is recorded (D132). A process that
+    is suspended between its look and its write, for all that time, is not covered. Raises
+    ConfigError, NotSyncedError.
     """
     for value in [_wanted(name, value) for name, value in changes_of(entries).items()]:
         _check_local(cluster)

@@ -1,4 +1,4 @@
-"""Two threads of a writing Spark task: one receives Arrow batches, the other works on them.
+"""Two threads of a writing Spark task: one receives Arrow batches, the other works on them (D120).
 
 Spark's JVM prepares the next batch only when the last one has left its buffer, and a task with one
 thread receives the next one only when it has finished with the last one. So each would wait for

@@ -118,6 +118,7 @@ class Consumption:
             self._session = self._statistics.session = session = GroupSession(
                 self.cluster, settings, self._events, background=self._background
             )
+            # Collection comes in any thread, with any lock held: it only queues the leave.
             weakref.finalize(self, session.abandon).atexit = False
         return self._session
 

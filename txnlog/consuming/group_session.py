@@ -41,7 +41,7 @@ logger = logging.getLogger("txnlog")
 
 SETTLE_PATIENCE_MS = 10_000
 """How long to wait for open transactions with pending offsets of newly assigned partitions before
-fencing them: they may be about to commit, and fencing ends their producers."""
+fencing them: they may be about to commit, and fencing ends their producers (D45)."""
 
 LEAVE_S = 5.0
 """How long the end of a program waits for a consumer that was not closed to leave its group."""

@@ -248,7 +248,8 @@ class GroupCoordinator:
         """OffsetCommit of a consumer, outside of transactions (R48); `starts` as in `with_starts`.
 
         Transactions that were decided before have moved their offsets by then; what is decided
-        later counts as later. Raises IllegalGenerationError, UnknownMemberIdError.
+        later counts as later: the order that callers can observe (D30). Raises
+        IllegalGenerationError, UnknownMemberIdError.
         """
         looked: set[int] = set()
 

@@ -1,4 +1,4 @@
-"""Objects that a process opens once and keeps: clusters and object stores.
+"""Objects that a process opens once and keeps: clusters and object stores (D17).
 
 One rule for all keys: a keyed digest of the normalised url and the options. Options hold
 credentials, and a url may, so neither is in a key or a repr (R67).

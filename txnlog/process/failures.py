@@ -1,4 +1,4 @@
-"""Errors of work that continues past them: one table that fails stops no other (R37).
+"""Errors of work that continues past them: one table that fails stops no other (R37, D59).
 
 Each error is logged when it happens. At the end one error reports all of them, so that an operator
 who repairs the first table need not run everything again to learn of the second. A bug, or an error

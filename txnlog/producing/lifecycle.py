@@ -108,7 +108,8 @@ class Lifecycle:
         """Begin a call, in the state that the table has for it. Raises as both checks do.
 
         Without `move` the state changes only when the call has succeeded. Returns the number of
-        the transaction, which is `of`, if given.
+        the transaction, which is `of`, if given: a call that has waited for other threads must not
+        act on the next transaction.
         """
         self.check_usable()
         with self._accumulator.lock:

@@ -4,6 +4,9 @@
     Eager        in a transaction: appended at once as `ongoing`, settled by the transaction's end
     Deferred     in a transaction: staged as files, which the commit adds to the topics
 
+A file costs more than its records, so a deferred transaction writes one per partition, at the
+commit, and earlier only from FILE_BYTES_MAX on or where the buffer is full.
+
 The first two are in txnlog.producing.requests. Callers hold the producer's io lock; nothing here
 sleeps or starts threads.
 """

@@ -5,7 +5,7 @@ time reads or writes. The accumulator's lock guards the waiting records and the 
 is never held during I/O. A thread that needs both takes `io` first. User code (delivery callbacks)
 runs without either.
 
-Interrupts. A signal handler, as that of Ctrl-C, may raise in the main thread when a function
+Interrupts (D101). A signal handler, as that of Ctrl-C, may raise in the main thread when a function
 begins, when a call returns (its result is lost, though it took effect), and at the turn of a loop.
 The user's call is then made again. So in this folder
  - what must change together changes in one statement that calls nothing, which CPython completes;

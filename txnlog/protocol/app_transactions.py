@@ -2,7 +2,8 @@
 
 A topic has a pair if its newest version of that app id is at least the pair's, and is younger than
 the table's delta.setTransactionRetentionDuration (by default nothing expires).
-Versions of different topics are independent, as they are for Delta tables.
+Versions of different topics are independent, as they are for Delta tables (D71): with one pair for
+the whole root the second of two topics was never written.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def _repeats(
     for add in adds:
         key = add.producer_id, add.partition
         newest = state.last_sequences.get(key, -1)
-        # An expired producer may have batches left, which do not show its last sequence.
+        # An expired producer may have batches left, which do not show its last sequence (D48).
         is_known = add.status == ONGOING or key in state.last_sequences
         before = seen.get(add.partition, state.sequences.get(key) if is_known else None)
         first_offset = check_sequence(

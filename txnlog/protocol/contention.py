@@ -1,4 +1,4 @@
-"""Turns of several writers at one log, in units of a put.
+"""Turns of several writers at one log, in units of a put (D97).
 
 The writer whose commit is the newest puts the next one at once; the others first have to read it,
 at the same pace, and may lose every time. So a writer that has won several times in a row, on a log

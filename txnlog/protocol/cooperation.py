@@ -1,4 +1,4 @@
-"""Incremental cooperative rebalances (KIP-429): who owns a partition while a group rebalances.
+"""Cooperative rebalances (KIP-429, D126): who owns a partition while a group rebalances.
 
 In a group of cooperative members a rebalance revokes only what moves, in two generations:
 

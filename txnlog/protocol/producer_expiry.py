@@ -1,8 +1,8 @@
 """Expiry of producers in a table: markers of transactions, sequences of idempotent producers.
 
-Mirrors removeExpiredProducers of Kafka's ProducerStateManager. Expiry is a commit, so that cached
-and rebuilt state agree at every version (R11): the version of an action `txnlog/expired/...` is a
-time, the horizon, and removes all entries last written before it.
+Mirrors removeExpiredProducers of Kafka's ProducerStateManager. Expiry is a commit (D41), so that
+cached and rebuilt state agree at every version (R11): the version of an action `txnlog/expired/...`
+is a time, the horizon, and removes all entries last written before it.
 
 A marker refuses further writes of its transaction. It expires when no process can write for that
 transaction: its producer id has no state row now, and had none when the expiry was announced, at

@@ -4,7 +4,8 @@ Mirrors deleteOldSegments of Kafka's UnifiedLog, with a file in place of a segme
 whole files, oldest first, none with an offset at or above the last stable offset. The log start
 becomes the oldest remaining record. A file below it stays if it holds one of the last batches of
 an idempotent producer, until the producer expires, since the producer may still repeat the batch
-(R22). A file with an undecided batch stays until its marker is written.
+(R22). A file with an undecided batch stays until its marker is written. The commit that removes a
+partition's newest file also writes the partition's end, which must not go back (D42).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The plan of a repair: from what is whole of each table, the one commit that each table gets.
 
-No table is cut for the sake of another. What a decision says and a topic lacks is published again
-where its files are whole; lost offsets are covered by files without records, so that they are never
-given out again; and what must not go back (epochs, generations, tickets, producer ids) is raised
-above everything that any table refers to, so that no later commit is taken for an earlier one.
+No table is cut for the sake of another (D133): that would end at the last sync. What a decision
+says and a topic lacks is published again where its files are whole; lost offsets are covered by
+files without records, so that they are never given out again; and what must not go back (epochs,
+generations, tickets, producer ids) is raised above everything that any table refers to, so that no
+later commit is taken for an earlier one.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 It holds what Delta's action reconciliation leaves: the newest protocol and metaData, the newest
 `txn` of each id, the live files, and the tombstones within their retention. Values are copied as
 they are in the log, readable or not. Live files are read and written by row group, so memory is
-bounded by the two Parquet files, the txn and tombstone columns, and one row group.
+bounded by the two Parquet files, the txn and tombstone columns, and one row group. It is three
+times as fast as delta-rs (D13, docs/benchmarks.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Reading the checkpoint of a log; readers skip a damaged one and use the previous one."""
+"""Reading the checkpoint of a log; readers skip a damaged one and use the previous one.
+
+It is read by columns, without its tombstones: these are most of a checkpoint, and a Python object
+for each file would be most of the time.
+"""
 
 from __future__ import annotations
 

@@ -618,7 +618,7 @@ class DeltaLog:
     def _encode(
         self, info: CommitInfo, actions: Sequence[Action], path: str
     ) -> tuple[bytes, Commit, Any]:
-        """The bytes of a commit, and their parsed form: only what can be read back is written."""
+        """The bytes of a commit, parsed again (D54): only what can be read back is written."""
         try:
             data = encode_commit(info, actions)
             commit = decode_commit(data, version=self.version + 1, source=path)

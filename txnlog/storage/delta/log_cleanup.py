@@ -28,8 +28,9 @@ It replaces them only once the newest commit in it has expired, too.
 def clean_up(store: ObjectStore, table: str, *, retention_ms: int) -> list[str]:
     """Delete expired commits and checkpoints that a newer checkpoint replaces; returns their paths.
 
-    A version stays readable for `retention_ms` after the next version was written. Raises
-    CorruptLogError if the checkpoint that replaces the files is damaged.
+    A version stays readable for `retention_ms` after the next version was written: it may be the
+    plan of a reader (D47). Raises CorruptLogError if the checkpoint that replaces the files is
+    damaged.
     """
     files = list_whole_log(store, table)
     if files.newest_checkpoint is None:

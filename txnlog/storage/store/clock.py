@@ -42,6 +42,8 @@ class _Store(Protocol):
 class StoreClock:
     """The store's time: read from a small new object once an hour, else from the boot clock.
 
+    All ages of files are by it, as clocks of clients differ by hours (D14).
+
     Any thread may ask; one of them measures while the others wait.
     """
 

@@ -107,7 +107,7 @@ def was_retried(error: BaseException) -> bool:
 
 
 def shown_reason(error: BaseException) -> str:
-    """What a store's failure says, on one line, without what may be a credential (R67).
+    """What a store's failure says, on one line, without what may be a credential (R67, D83).
 
     A reply's body names keys and signatures, so only its code and its message are taken. The
     library's own text is its first line; the pages below it have nothing but the network's reason.

@@ -1,5 +1,7 @@
 """Credentials by reference: a file that is read again, profiles, and the clouds' own libraries.
 
+Options go into plans and pickles, and a stream outlives its keys (D81).
+
 The store library asks a provider when it has no credentials, or they expire soon, from its own
 threads. A provider's errors say which library and class failed, never the library's own text, which
 may show a value (R67).

@@ -1,4 +1,4 @@
-"""A folder on a local disk, by system calls: the puts and gets of a commit.
+"""A folder on a local disk, by system calls: the puts and gets of a commit (D25).
 
 The object store library does the same through a pool of threads, and the hand-over costs several
 times the calls; and its listing calls stat on every file, not only on those after a name. Names of

@@ -376,7 +376,8 @@ class ObjectStore:
             if disk is not None:
                 return [ObjectMeta(*item) for item in disk.list_files(prefix, start_after or "")]
             pages = obstore.list(self._store, prefix or None, offset=start_after)
-            # Azure's servers of versions before startFrom ignore it, and list from the beginning.
+            # Azure's servers of versions before startFrom ignore it, and list from the beginning
+            # (D84).
             found = [_meta(item) for page in pages for item in page]
             return [meta for meta in found if meta.path > (start_after or "")]
 
@@ -562,7 +563,8 @@ class ObjectStore:
     def watch_folder(self, path: str, check: Callable[[], None]) -> None:
         """From now on only `make_folder` creates folders, and only while this folder exists.
 
-        After a folder was missing, `check` runs before the next call: it raises for another
+        An unmounted root is an empty folder, and what is written there is hidden by the next mount
+        (D66). After a folder was missing, `check` runs before the next call: it raises for another
         cluster's root.
         """
         self._home = (path, check)

@@ -1,4 +1,4 @@
-"""Checks of a Parquet file's metadata, before Arrow relies on it.
+"""Checks of a Parquet file's metadata, before Arrow relies on it (D68).
 
 Arrow allocates the size in a page header, up to 2 GiB, and recurses into a schema to any depth. A
 seal proves that txnlog wrote the metadata; these checks are for files of other writers and for

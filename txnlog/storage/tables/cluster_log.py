@@ -202,7 +202,8 @@ class ClusterLog:
     ) -> None:
         """Announce a shard, call `create` to write its first version, and record that it exists.
 
-        So a process that reads `created` misses a shard only if that has no version yet. If this
+        So a process that reads `created` misses a shard only if that has no version yet (D95), and
+        need not ask for shards that were never used, as a listing of the root would. If this
         process dies in between, the next process that uses the shard creates it. Raises
         LogGapError for a shard that was created before and no longer `exists`: an empty one would
         hide that its transactions, or its groups' offsets, are lost.

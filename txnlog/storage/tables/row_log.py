@@ -56,7 +56,9 @@ class UnreadableRow:
 
 
 class Rows(dict[str, Row]):
-    """The live rows by id. Reading one that is `unreadable` raises its error."""
+    """The live rows by id. Reading one that is `unreadable` raises its error: it costs its own id,
+    and not all ids of the table (D57).
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -129,7 +129,7 @@ class TopicView(TopicState):
             self.add(header)
 
     def _check_home(self, found: str, version: int) -> None:
-        """The log of another topic has other markers: what they settle here would be lost."""
+        """A log of another topic has other markers: what they settle here would be lost (D102)."""
         if self._home and found and found != self._home:
             raise CorruptLogError(
                 f"{commit_path(self._source, version)}: this is the log of {found} (cluster/topic),"
@@ -170,6 +170,7 @@ class TopicLog:
         self.path = name
         self._home = f"{cluster_id}/{name}" if cluster_id else ""
         self.view = TopicView(name, self._home)
+        # One Delta table of another tool below the root must not fail every listing (D46).
         mark = CONFIG_PREFIX + "partitions"
         self.log = DeltaLog(store, name, self.view, settings=settings, mark=mark)
 
