@@ -28,6 +28,7 @@ from benchmarks.scale import Scale
 from benchmarks.session import bench_session, triggers_ms
 from benchmarks.transactions import PARTITIONS, small_records, stage
 from txnlog.cluster import Cluster
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
 from txnlog.protocol import vacuum
 from txnlog.protocol.metadata import Owner, TransactionMetadata
@@ -269,7 +270,7 @@ class _Copying:
 
             def feed() -> None:
                 staged = stage(cluster, topic, records)
-                cluster.coordinator.commit_one_off(staged, Owner(run_id="flat"))
+                commit_one_off(cluster, staged, Owner(run_id="flat"))
                 query.processAllAvailable()
 
             try:

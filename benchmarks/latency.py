@@ -20,6 +20,7 @@ from benchmarks.session import TOPIC_PARTITIONS, register_peers, run_query, take
 from benchmarks.timed_sink import TIMED
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.protocol.metadata import Owner
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def fill(root: str, scale: Scale) -> None:
     )
     for _ in range(scale.small_warm_up + scale.small_micro_batches):
         stager = Stager(cluster, topic=SOURCE, include_headers=False, target_size_bytes=1 << 20)
-        cluster.coordinator.commit_one_off(stager.write([rows]), Owner(run_id="bench"))
+        commit_one_off(cluster, stager.write([rows]), Owner(run_id="bench"))
         write_deltalake(f"{root}/delta", pa.table(rows.to_pydict()), mode="append")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 
 import msgspec
@@ -17,15 +16,13 @@ from txnlog.errors import (
     ObjectNotFoundError,
     UnsupportedStoreError,
 )
-from txnlog.protocol.decoding import INT64_MAX, decode
+from txnlog.protocol.decoding import decode
 from txnlog.settings.storage_options import checked_types
 from txnlog.storage.store.objects import ObjectStore
 
 __all__ = ["Checkpoint"]
 
 COMMIT_LOG_VERSION_MAX = 3
-
-_BATCH_FILE = re.compile(r"(?:.*/)?(?P<log>offsets|commits)/(?P<batch_id>[0-9]+)")
 
 
 class _StreamMetadata(msgspec.Struct, frozen=True):
@@ -118,27 +115,9 @@ class Checkpoint:
                 raise damaged(file, f"line 2 is not a JSON object ({error})") from error
         return True
 
-    def latest_batch_id(self) -> int | None:
-        """The highest batch with planned offsets, None before the first; lists the log."""
-        return self._latest("offsets")
-
-    def latest_committed_batch_id(self) -> int | None:
-        """The highest batch that Spark has logged as committed, None before the first."""
-        return self._latest("commits")
-
     def file_name(self, path: str) -> str:
         """The name of one of the checkpoint's files, for messages."""
         return f"{redacted_location(self._url)}/{path}"
-
-    def _latest(self, log: str) -> int | None:
-        try:
-            listed = self._store().list(log)
-        except ObjectNotFoundError:
-            return None
-        matches = (_BATCH_FILE.fullmatch(meta.path) for meta in listed)
-        # The folder also has checksums and temporary files of writers.
-        numbers = (int(m["batch_id"]) for m in matches if m and m["log"] == log)
-        return max((number for number in numbers if number <= INT64_MAX), default=None)
 
     def _read(self, path: str) -> bytes | None:
         try:

@@ -16,6 +16,7 @@ from typing import Any
 from spark_sink.messages import StagedTask, this_process
 from spark_sink.source_offsets import PlannedBatch, group_offsets, planned_batch
 from txnlog.cluster import Cluster
+from txnlog.coordinator.finishing import complete, finish
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.staged_files import TopicsRead, read_topics
@@ -95,7 +96,7 @@ def commit_once(
         if row is not None and row.state.is_prepared:
             with phases.measure("own"):
                 # The topics may have changed meanwhile.
-                row, read = cluster.coordinator.finish(row) or row, None
+                row, read = finish(cluster, row) or row, None
         if _is_committed(row, options, run, planned):
             return None
         if row is None or not is_owned(row, run.run_id) or not row.state.is_idle:
@@ -175,7 +176,7 @@ def commit_batch_write(options: Config, tasks: Sequence[StagedTask]) -> None:
     committed = cluster.coordinator.commit(row, batches, phases=phases)
     phases.stop()
     try:
-        cluster.coordinator.complete(committed, phases=phases)
+        complete(cluster, committed, phases=phases)
     except TxnLogError as error:
         logger.info("COMPLETE of %r is left to a sweep: %s", transactional_id, error)
     _log("Batch write of transactional.id %s", (transactional_id,), phases)

@@ -1,16 +1,21 @@
-"""Staged files for tests: by name only, or written with their records."""
+"""Staged files for tests: by name only, or written with their records; and appended to a topic."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from txnlog.cluster import Cluster
-from txnlog.protocol.metadata import StagedBatch
+from txnlog.coordinator import appending
+from txnlog.coordinator.appending import Append, Outcome
+from txnlog.errors import TxnLogError
+from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
 from txnlog.storage.batches.records import RECORD_SCHEMA
 from txnlog.storage.batches.writer import write_batch_file
+from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.topic_log import TopicLog
 
 
@@ -65,6 +70,38 @@ def written_file(
         times_us=(file.timestamp_min_us, file.timestamp_max_us),
         staged_ms=staged_ms,
     )
+
+
+def append_ongoing(
+    cluster: Cluster,
+    row: TransactionMetadata,
+    batches: Sequence[StagedBatch],
+    base_sequences: Mapping[int, int],
+    *,
+    reading: Reading | None = None,
+) -> tuple[int, ...]:
+    """Append batches of one topic inside an Ongoing transaction; their first offsets."""
+    append = Append(batches, base_sequences)
+    [outcome] = appending.append_in_transaction(cluster, row, [append], reading=reading)
+    return _offsets(outcome)
+
+
+def append_idempotent(
+    cluster: Cluster,
+    producer_id: int,
+    batches: Sequence[StagedBatch],
+    base_sequences: Mapping[int, int],
+) -> tuple[int, ...]:
+    """Append batches of one topic outside of transactions; their first offsets."""
+    append = Append(batches, base_sequences, producer_id)
+    [outcome] = appending.append_idempotent(cluster, [append])
+    return _offsets(outcome)
+
+
+def _offsets(outcome: Outcome) -> tuple[int, ...]:
+    if isinstance(outcome, TxnLogError):
+        raise outcome
+    return outcome
 
 
 def record_columns(**columns: list[Any]) -> pa.RecordBatch:

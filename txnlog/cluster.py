@@ -21,10 +21,9 @@ from txnlog.errors import (
     StorageError,
     TxnLogError,
     UnknownTopicOrPartitionError,
-    unexpected,
 )
 from txnlog.process.caches import ProcessCache
-from txnlog.process.failures import Failures
+from txnlog.process.failures import Failures, caught
 from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.topics import check_topic_name, may_be_topic
 from txnlog.settings import arguments
@@ -168,18 +167,11 @@ class Cluster(Root):
         """As `topics`, with the error in the place of a log that cannot be had."""
         found: dict[str, TopicLog | TxnLogError] = {}
         for name in arguments.items("names", names):
-            try:
-                found[name] = self.topic_log(name)
-            except TxnLogError as error:
-                found[name] = error
+            found[name] = caught(partial(self.topic_log, name), _reading(name))
         logs = [log for log in found.values() if isinstance(log, TopicLog)]
         for log, failure in zip(logs, self.tail_each(logs), strict=True):
-            try:
-                if failure is not None:
-                    raise failure
-                found[log.name] = self._existing(log)
-            except Exception as error:
-                found[log.name] = _unreadable(log, error)
+            existing = partial(self._existing, log)
+            found[log.name] = failure if failure else caught(existing, _reading(log.name))
         return found
 
     def _existing(self, log: TopicLog) -> TopicLog:
@@ -204,15 +196,15 @@ class Cluster(Root):
         closest = ", ".join(get_close_matches(missing, names, _NAMES_SHOWN)) or "none is similar"
         return f"; there are {len(names)}: {closest}"
 
-    def list_topics(self, matches: Callable[[str], bool] = bool) -> list[str]:
-        """Names of the live topics, sorted; only those that match are read.
+    def list_topics(self) -> list[str]:
+        """Names of the live topics, sorted.
 
         Topics that cannot be read are logged and left out: see `survey_topics`.
         Raises StorageError for a retriable failure.
         """
         found = []
         failures = Failures("Reading topics", logging.DEBUG)
-        for name, log in self.survey_topics(matches).items():
+        for name, log in self.survey_topics().items():
             if isinstance(log, TopicLog):
                 found.append(name)
             elif log.retriable:
@@ -232,7 +224,9 @@ class Cluster(Root):
         """
         names = self.topic_names() if names is None else arguments.items("names", names)
         logs = {name: self.topic_log(name) for name in names if matches(name)}
-        surveyed = self.store.together([partial(_survey, log) for log in logs.values()])
+        surveyed = self.store.together(
+            [partial(caught, partial(_find, log), _reading(name)) for name, log in logs.items()]
+        )
         found = zip(logs, surveyed, strict=True)
         return {name: log for name, log in found if log is not None}
 
@@ -316,6 +310,10 @@ class Cluster(Root):
         log.log.invalidate()
 
 
+def _reading(topic: str) -> str:
+    return f"Reading topic {topic!r}"
+
+
 def _find(log: TopicLog) -> TopicLog | None:
     """See Cluster.find_topic."""
     try:
@@ -323,21 +321,6 @@ def _find(log: TopicLog) -> TopicLog | None:
     except ForeignTableError:
         return None
     return log if log.exists else None
-
-
-def _survey(log: TopicLog) -> TopicLog | TxnLogError | None:
-    """As `_find`; errors are returned."""
-    try:
-        return _find(log)
-    except Exception as error:
-        return _unreadable(log, error)
-
-
-def _unreadable(log: TopicLog, error: Exception) -> TxnLogError:
-    failed = unexpected(error, f"Reading topic {log.name!r}")
-    if failed is not error:
-        logger.error("Reading topic %r failed", log.name, exc_info=error)
-    return failed
 
 
 CLUSTERS: ProcessCache[Cluster] = ProcessCache(size_max=64, per_thread=True)

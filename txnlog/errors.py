@@ -455,18 +455,6 @@ class UnexpectedError(TxnLogError):
     abortable = True
 
 
-def unexpected(error: Exception, doing: str) -> TxnLogError:
-    """A TxnLogError itself; any other error as an UnexpectedError of the operation `doing`."""
-    if isinstance(error, TxnLogError):
-        return error
-    wrapped = UnexpectedError(
-        f"{doing} failed with {type(error).__name__}: {error}. This is a bug in txnlog or in one "
-        "of its libraries; please report it with the traceback in the log."
-    )
-    wrapped.__cause__ = error
-    return wrapped
-
-
 class RecordPurgedError(TxnLogError):
     """The record was discarded by purge() before it was delivered."""
 

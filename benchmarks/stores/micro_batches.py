@@ -17,6 +17,7 @@ from benchmarks.session import TOPIC_PARTITIONS, bench_session, run_query, take_
 from benchmarks.stores.server import S3, Server, s3_server
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.protocol.metadata import Owner
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def _fill(server: Server, scale: Scale) -> None:
     options = {f"aws_{name}": value for name, value in near.storage.items()}
     for _ in range(scale.small_warm_up + scale.small_micro_batches):
         stager = Stager(cluster, topic=SOURCE, include_headers=False, target_size_bytes=1 << 20)
-        cluster.coordinator.commit_one_off(stager.write([rows]), Owner(run_id="bench"))
+        commit_one_off(cluster, stager.write([rows]), Owner(run_id="bench"))
         write_deltalake(
             near.root("delta"), pa.table(rows.to_pydict()), mode="append", storage_options=options
         )

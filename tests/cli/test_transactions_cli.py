@@ -16,7 +16,7 @@ import pytest
 
 from tests.cli.runner import Command
 from tests.cli.test_records import ended, process
-from tests.staged_files import named_file_of
+from tests.staged_files import append_ongoing, named_file_of
 from txnlog.cluster import Cluster
 from txnlog.errors import ProducerFencedError
 from txnlog.producer import Producer
@@ -141,7 +141,7 @@ def lost(cluster: Cluster) -> TransactionMetadata:
     path = f"part-0-{uuid.uuid4()}.parquet"
     cluster.store.put(f"t/{path}", b"x")
     batch = named_file_of(log, path, staged_ms=cluster.store.now_ms())
-    cluster.coordinator.append(row, [batch], {0: 0})
+    append_ongoing(cluster, row, [batch], {0: 0})
     return row
 
 

@@ -6,9 +6,10 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from tests.staged_files import record_columns, written_file
+from tests.staged_files import append_ongoing, record_columns, written_file
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.messages import Message, TopicPartition
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.groups import GroupOffsets
@@ -56,7 +57,7 @@ def staged(
 
 def put(cluster: Cluster, *values: bytes, **where: Any) -> None:
     """Append records outside of transactions."""
-    cluster.coordinator.commit_one_off([staged(cluster, values, **where)], Owner(run_id="put"))
+    commit_one_off(cluster, [staged(cluster, values, **where)], Owner(run_id="put"))
 
 
 class Writer:
@@ -74,7 +75,7 @@ class Writer:
         )
         self.row = self.cluster.coordinator.add_partitions(self.row, [touched])
         sequence = self._sequences.get(batch.partition, 0)
-        self.cluster.coordinator.append(self.row, [batch], {batch.partition: sequence})
+        append_ongoing(self.cluster, self.row, [batch], {batch.partition: sequence})
         self._sequences[batch.partition] = sequence + len(values)
 
     def commit(self) -> TransactionMetadata:

@@ -16,6 +16,7 @@ from tests.consumer.copy_process import copy
 from tests.consumer.records import staged
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.messages import TopicPartition
 from txnlog.protocol.metadata import Owner
 from txnlog.testing.counts import count
@@ -53,7 +54,7 @@ class Group:
             values = [b"%d" % (self.produced + number) for number in range(count)]
             self.produced += count
             batch = staged(self.cluster, values, partition=partition)
-            self.cluster.coordinator.commit_one_off([batch], Owner(run_id="test"))
+            commit_one_off(self.cluster, [batch], Owner(run_id="test"))
 
     def await_copies(self) -> None:
         deadline = time.monotonic() + DEADLINE_S

@@ -24,6 +24,7 @@ from tests.consumer.records import (
 from txnlog.admin import AdminClient, OffsetSpec
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.errors import (
     CorruptLogError,
     StorageError,
@@ -129,7 +130,7 @@ def test_message_has_all_fields_of_its_record() -> None:
         keys=[b"k", None, b""],
         headers=[[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None, []],
     )
-    process(shared).coordinator.commit_one_off([batch], Owner(run_id="put"))
+    commit_one_off(process(shared), [batch], Owner(run_id="put"))
     found = messages(reader_of(process(shared)))
     assert [(m.topic(), m.partition(), m.offset()) for m in found] == [
         ("t", 0, 0),
@@ -148,7 +149,7 @@ def test_headers_written_without_a_key_are_read_with_an_empty_one() -> None:
     shared = world(1)
     nameless = [[{"key": None, "value": b"1"}, None, {"key": "h", "value": None}], None, []]
     batch = staged(process(shared), [b"v", b"w", b"x"], headers=nameless)
-    process(shared).coordinator.commit_one_off([batch], Owner(run_id="put"))
+    commit_one_off(process(shared), [batch], Owner(run_id="put"))
     read = [("", b"1"), ("", None), ("h", None)]
     assert [m.headers() for m in messages(reader_of(process(shared)))] == [read, None, None]
     root = {"txnlog.root": "memory://"}

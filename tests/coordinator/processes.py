@@ -9,8 +9,9 @@ from unittest.mock import patch
 
 import obstore
 
-from tests.staged_files import named_file_of
+from tests.staged_files import append_ongoing, named_file_of
 from txnlog.cluster import Cluster
+from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import StorageError, TxnLogError
 from txnlog.process.clock import Clock
@@ -119,7 +120,7 @@ def eager(
     ]
     row = cluster.coordinator.add_partitions(row, partitions, offsets=offsets)
     for batch in batches:
-        cluster.coordinator.append(row, [batch], {batch.partition: 0})
+        append_ongoing(cluster, row, [batch], {batch.partition: 0})
     return row
 
 
@@ -182,7 +183,7 @@ def complete_all(cluster: Cluster) -> None:
     for shard in shards:
         for row in list(shard.view.rows.values()):
             if row.state.is_prepared:
-                cluster.coordinator.finish(row)
+                finish(cluster, row)
     assert others() == before
 
 

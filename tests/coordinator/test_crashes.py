@@ -36,6 +36,7 @@ from tests.coordinator.processes import (
 )
 from txnlog.cluster import Cluster
 from txnlog.coordinator.fencing import time_out
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import UnstableOffsetCommitError
 from txnlog.protocol.metadata import Owner, StagedBatch, TransactionMetadata
@@ -131,7 +132,7 @@ class OneOff(Deferred):
     """A batch write, whose row is removed; without offsets."""
 
     def act(self) -> None:
-        self.cluster.coordinator.commit_one_off(self.batches, Owner(run_id="once"))
+        commit_one_off(self.cluster, self.batches, Owner(run_id="once"))
 
 
 class Aborting(Eager):

@@ -16,6 +16,7 @@ from tests.coordinator.processes import (
     visible,
     world,
 )
+from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.root import Root
 from txnlog.errors import CommitStateUnknownError, OutOfMemoryError
 from txnlog.protocol.metadata import TransactionMetadata
@@ -90,7 +91,7 @@ def test_commit_that_another_has_finished_leaves_nothing_of_a_successor_to_be_co
     def overtaken(root: Root, row: TransactionMetadata, **_: object) -> bool:
         monkeypatch.undo()
         other = process(shared)
-        other.coordinator.finish(row)
+        finish(other, row)
         decide(other, owned(other, "b"), both(other, "theirs"))
         return False
 

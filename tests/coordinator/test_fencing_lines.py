@@ -128,15 +128,16 @@ def test_generation_from_outside_says_which_producer_may_commit_no_offsets(
     row = owned(cluster, "first")
     cluster.coordinator.commit(row, both(cluster, "a"), offsets=[consumed(0, 10)])
     lines(logged)
-    cluster.groups.start(GROUP, by="the query q")
+    cluster.groups.start(GROUP)
     found = lines(logged)
     assert [level for level, _ in found] == ["INFO", "INFO"]
     assert found[0][1] == (
-        "Group 'readers', generation 1: generation 2 begins with no members, by the query q"
+        "Group 'readers', generation 1: generation 2 begins with no members, by a "
+        "reader of group 'readers'"
     )
     assert found[1][1].endswith(
         "first on , process 0 may no longer commit offsets of group 'readers' below ticket 2: "
-        "fenced by the query q"
+        "fenced by a reader of group 'readers'"
     )
 
 
@@ -174,12 +175,12 @@ def test_generation_from_outside_of_a_group_with_members_warns(
         ("INFO", "Group 'readers', generation 1: member m1 joins"),
         ("INFO", "Group 'readers', generation 1: generation 2 begins with 1 member (m1), by m1"),
     ]
-    cluster.groups.start(GROUP, by="an offset reset")
+    cluster.groups.start(GROUP)
     assert lines(logged) == [
         (
             "WARNING",
-            "Group 'readers', generation 2: generation 3 was begun by an offset reset, from "
-            "outside: it fences 1 member (m1), to rejoin",
+            "Group 'readers', generation 2: generation 3 was begun by a reader of group "
+            "'readers', from outside: it fences 1 member (m1), to rejoin",
         )
     ]
 

@@ -25,6 +25,7 @@ from tests.coordinator.processes import (
 )
 from txnlog.cluster import Cluster
 from txnlog.coordinator.fencing import time_out
+from txnlog.coordinator.finishing import finish
 from txnlog.errors import (
     IllegalGenerationError,
     OffsetConflictError,
@@ -134,7 +135,7 @@ def test_late_helper_never_overwrites_a_newer_position() -> None:
         row = cluster.coordinator.commit(
             row, both(cluster, f"n{number}"), offsets=[consumed(10 * number, 10 * number + 10)]
         )
-        process(shared).coordinator.finish(old, reading=Reading.begin(shared.clock))
+        finish(process(shared), old, reading=Reading.begin(shared.clock))
         assert position(process(shared)) == 10 * number + 10
     check_cluster(process(shared), settled=True)
 

@@ -14,6 +14,7 @@ from spark_sink.commit import commit_batch_write, commit_micro_batch
 from spark_sink.messages import StagedTask
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
+from txnlog.coordinator.finishing import complete, finish
 from txnlog.coordinator.history import CommittedTransactions
 from txnlog.coordinator.phases import Phases
 from txnlog.errors import ConfigError
@@ -129,9 +130,9 @@ def test_group_offsets_have_phases_of_their_own(tmp_path: Path) -> None:
     )
     phases = Phases()
     row = cluster.coordinator.commit(row, offsets=[offsets], phases=phases)
-    cluster.coordinator.complete(row, phases=phases)
-    complete = history(tmp_path, "id")[-1][1]
-    assert {"ticketsMs", "offsetsMs"} <= set(complete)
+    complete(cluster, row, phases=phases)
+    completed = history(tmp_path, "id")[-1][1]
+    assert {"ticketsMs", "offsetsMs"} <= set(completed)
 
 
 def test_batch_write_phases_are_in_its_history(tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_helper_that_finishes_a_transaction_records_no_times(tmp_path: Path) -> 
         ),
     )
     assert decided is not None
-    Cluster.open(str(tmp_path)).coordinator.finish(decided)
+    finish(Cluster.open(str(tmp_path)), decided)
     operation, parameters = history(tmp_path, "id")[-1]
     assert operation == "COMPLETE_COMMIT"
     assert set(parameters) == {"transactionalId", "producerId", "txnEpoch"}

@@ -39,6 +39,7 @@ from tests.coordinator.processes import (
 )
 from tests.coordinator.restoring import Backup, backup, remove_all, restore
 from txnlog.cluster import Cluster
+from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import InvalidProducerEpochError, LogGapError, StorageError, TxnLogError
@@ -144,7 +145,7 @@ def test_restored_row_whose_transaction_was_published_is_completed() -> None:
     first = process(shared)
     decided = decide(first, owned(first, "a"), both(first, "kept"))
     files = backup(shared, "__transaction_state")
-    row = first.coordinator.finish(decided)
+    row = finish(first, decided)
     assert row is not None
     commit(first, row, "lost")
     restore(shared, "__transaction_state", files)
@@ -176,7 +177,7 @@ def test_what_was_decided_all_the_same_is_not_taken_for_published() -> None:
     row = decided_by_a_process_that_did_not_look(shared)
     cluster = process(shared)
     with pytest.raises(LogGapError, match="never had its file 'part-0-new.parquet'"):
-        cluster.coordinator.finish(row)
+        finish(cluster, row)
     with pytest.raises(LogGapError, match="all tables of the root together"):
         owned(cluster, "successor")
     sweeper = Sweeper(cluster, interval_ms=1)
@@ -203,7 +204,7 @@ def test_commit_cut_at_any_call_is_not_refused_by_its_own_marker() -> None:
             helper = process(shared)
             found = helper.coordinator.describe("tx")
             assert found is not None
-            helper.coordinator.finish(found)
+            finish(helper, found)
             assert outcome_of(lambda c=cluster, r=row, b=batches: c.coordinator.commit(r, b)) == (
                 "done"
             ), f"{fault} at call {number}: {outcome}"
@@ -359,11 +360,11 @@ def test_restored_row_of_a_paused_process_is_told_from_a_restored_table() -> Non
     row = prepared(shared)
     helper = process(shared)
     other = process(shared)
-    finished = other.coordinator.finish(row)
+    finished = finish(other, row)
     assert finished is not None
     commit(other, owned(other, "b"), "next")
     # It knows the row of then, and finds that this has been finished.
-    assert helper.coordinator.finish(replace(row)) is not None
+    assert finish(helper, replace(row)) is not None
     assert visible(process(shared), "mine") == (True, True)
 
 
@@ -400,7 +401,7 @@ def test_commit_of_what_was_prepared_is_not_taken_for_published_in_a_topic_it_di
     faults(cluster).plan = lambda verb, path: Fault.NONE
     for again in (cluster, process(shared)):
         with pytest.raises(LogGapError, match="never had its file 'part-1-mine.parquet'"):
-            again.coordinator.finish(row_of(again))
+            finish(again, row_of(again))
     assert state_of(process(shared)) is TransactionState.PREPARE_COMMIT
 
 

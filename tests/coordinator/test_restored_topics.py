@@ -17,6 +17,7 @@ from tests.coordinator.processes import (
 )
 from tests.coordinator.restoring import backup, remove_all, restore
 from txnlog.cluster import Cluster
+from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import LogGapError
 from txnlog.protocol.metadata import TransactionMetadata
@@ -47,7 +48,7 @@ def start(cluster: Cluster) -> None:
 def fetch(cluster: Cluster) -> None:
     row = row_of(cluster)
     assert row.state is TransactionState.PREPARE_COMMIT
-    cluster.coordinator.finish(row)
+    finish(cluster, row)
 
 
 def sweep(cluster: Cluster) -> None:
@@ -90,5 +91,5 @@ def test_helper_that_knew_the_topic_before_it_was_published_looks_for_no_file() 
     for name in TOPICS:
         first.topic_log(name).transact(remove_all)
         first.store.delete([f"{name}/{batch.path}" for batch in row_of(first).pending.batches])
-    helper.coordinator.finish(row_of(helper))
+    finish(helper, row_of(helper))
     assert state_of(process(shared)) is TransactionState.COMPLETE_COMMIT

@@ -30,6 +30,7 @@ from tests.coordinator.processes import (
 )
 from tests.producer.worlds import group
 from txnlog.cluster import Cluster
+from txnlog.coordinator.finishing import complete, finish
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import StorageError, TxnLogError
@@ -214,7 +215,7 @@ def test_micro_batch_reads_once_and_is_visible_after_two_rounds_more(
         newest = ended[-1]
         assert newest is not None
         # On a thread, while Spark plans the next batch.
-        after, _ = world.rounds(partial(world.cluster.coordinator.complete, newest))
+        after, _ = world.rounds(partial(complete, world.cluster, newest))
     assert (rounds, max(visible), after) == ((4, 4, 1) if with_group else (3, 3, 1))
     read_at = calls.index(next(one for one in calls if one[0] == "put"))
     tables = [path.split("/")[0] for _, path in calls[:read_at]]
@@ -277,7 +278,7 @@ def test_topic_that_cannot_be_written_does_not_hold_up_the_next_one() -> None:
     decided = cluster.coordinator.describe("tx")
     assert decided is not None
     assert decided.state.is_prepared
-    assert cluster.coordinator.finish(decided) is not None
+    assert finish(cluster, decided) is not None
     assert [len(cluster.topic(name).view.by_path) for name in ("orders", "stock")] == [1, 1]
 
 

@@ -17,6 +17,7 @@ from tests.coordinator.processes import (
     world,
 )
 from txnlog.cluster import Cluster
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.errors import (
     FLAGS,
     StorageError,
@@ -59,7 +60,7 @@ def test_commit_names_every_topic_that_cannot_be_read(
     cluster = process(shared)
     faults(cluster).plan = failing(fault, *TOPICS)
     commit = partial(cluster.coordinator.commit, row, batches)
-    one_off = partial(cluster.coordinator.commit_one_off, batches, Owner(run_id="x"))
+    one_off = partial(commit_one_off, cluster, batches, Owner(run_id="x"))
     with pytest.raises(kind) as failed:
         (one_off if is_one_off else commit)()
     assert len(parts_of(failed.value)) == len(TOPICS)

@@ -10,8 +10,9 @@ import pytest
 from obstore.store import MemoryStore
 
 from tests.coordinator.processes import write_behind
-from tests.staged_files import named_file_of
+from tests.staged_files import append_ongoing, named_file_of
 from txnlog.cluster import Cluster
+from txnlog.coordinator.finishing import complete
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import CorruptLogError, InvalidTxnStateError
 from txnlog.process.clock import VirtualClock
@@ -121,7 +122,7 @@ def open_transaction(cluster: Cluster, *, timeout_ms: int = 60_000) -> Transacti
     row = cluster.coordinator.init_producer_id("tx", Owner(run_id="r"), timeout_ms=timeout_ms)
     partitions = TopicPartitions(topic="t", topic_id=topic.topic_id, partitions=(0,))
     row = cluster.coordinator.add_partitions(row, [partitions])
-    cluster.coordinator.append(row, [staged(cluster, topic)], {0: 0})
+    append_ongoing(cluster, row, [staged(cluster, topic)], {0: 0})
     return row
 
 
@@ -213,7 +214,7 @@ def test_sweeper_keeps_holders_that_may_commit() -> None:
     row = owner.coordinator.init_producer_id("tx", Owner(run_id="r"), timeout_ms=5_000)
     first = GroupOffsets(group_id="g", generation=generation, start={}, end={"t": {0: 7}})
     row = owner.coordinator.commit(row, offsets=[first])
-    owner.coordinator.complete(row)
+    complete(owner, row)
     sweeper = Sweeper(other)
     for _ in range(5):
         assert sweeper.sweep() == 0

@@ -22,6 +22,7 @@ from tests.coordinator.processes import (
 from txnlog.admin.groups import delete_group
 from txnlog.cluster import Cluster
 from txnlog.coordinator.fencing import fence_holders
+from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import (
     IllegalGenerationError,
@@ -273,7 +274,7 @@ def test_offsets_that_are_shown_do_not_go_back_when_they_move_meanwhile() -> Non
             is_read.append(path)
             decided = writer.coordinator.describe("tx")
             assert decided is not None
-            writer.coordinator.finish(decided)
+            finish(writer, decided)
         return Fault.NONE
 
     faults(reader).plan = move

@@ -24,7 +24,10 @@ from tests.coordinator.processes import (
     visible,
     world,
 )
+from tests.staged_files import append_ongoing
 from txnlog.cluster import Cluster
+from txnlog.coordinator.finishing import finish
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
@@ -98,7 +101,7 @@ def test_zombie_of_every_kind_is_fenced_by_the_successor() -> None:
         lambda: zombie.coordinator.commit(old),
         lambda: zombie.coordinator.commit(old, [late], offsets=[consumed(0, 9)]),
         lambda: eager(zombie, old, "again"),
-        lambda: zombie.coordinator.append(old, [late], {late.partition: 2}),
+        lambda: append_ongoing(zombie, old, [late], {late.partition: 2}),
         lambda: owned(zombie, "old"),
     ):
         with pytest.raises(FENCED):
@@ -265,7 +268,7 @@ def test_commit_to_a_topic_created_again_is_refused_before_anything_is_written()
     admin.create_topic("orders", partitions=2)
     for call in (
         lambda: cluster.coordinator.commit(row, batches, offsets=[consumed(0, 10)]),
-        lambda: cluster.coordinator.commit_one_off(batches, Owner(run_id="x")),
+        lambda: commit_one_off(cluster, batches, Owner(run_id="x")),
     ):
         with pytest.raises(UnknownTopicIdError, match="orders"):
             call()
@@ -304,7 +307,7 @@ def test_manifest_with_two_topics_of_one_name_publishes_each_where_it_belongs() 
             txn_epoch=row.producer_epoch,
             pending=Manifest(batches=tuple(batches)),
         )
-        assert cluster.coordinator.finish(decided, reading=Reading.begin(cluster.store.clock))
+        assert finish(cluster, decided, reading=Reading.begin(cluster.store.clock))
         assert visible(cluster, "old") == (False, False)
         assert visible(cluster, "new") == (True, False)
 
@@ -330,7 +333,7 @@ def test_helper_that_paused_reads_the_row_again_before_it_writes(
     row = helper.coordinator.describe("tx")
     assert row is not None
     faults(helper).plan = FaultsAt({}, interlude=long_night, interlude_at=number)
-    helper.coordinator.finish(row)
+    finish(helper, row)
     for topic in ("orders", "stock"):
         log = process(shared).topic(topic)
         paths = [b.path for found in read_committed(log.view).values() for b in found]
@@ -348,7 +351,7 @@ def test_helper_with_the_row_of_an_id_that_expired_publishes_nothing_of_it() -> 
     successor = prepared(shared, "successor", 10)
     assert successor.txn_epoch == row.txn_epoch
     assert successor.producer_id > row.producer_id
-    process(shared).coordinator.finish(row)
+    finish(process(shared), row)
     for topic in ("orders", "stock"):
         assert sum(s.end_offset for s in process(shared).topic(topic).view.partitions) == 2
 
@@ -383,7 +386,7 @@ def test_batch_write_in_doubt_that_another_process_finished_is_not_written_again
         return Fault.NONE
 
     faults(cluster).plan = plan
-    cluster.coordinator.commit_one_off(both(cluster, "mine"), Owner(run_id="x"))
+    commit_one_off(cluster, both(cluster, "mine"), Owner(run_id="x"))
     assert helped
     for topic in ("orders", "stock"):
         assert sum(s.end_offset for s in process(shared).topic(topic).view.partitions) == 2
@@ -399,7 +402,7 @@ def test_append_to_a_partition_that_was_not_added_is_refused() -> None:
     )
     row = cluster.coordinator.add_partitions(owned(cluster, "a"), [touched])
     with pytest.raises(InvalidTxnStateError, match="was not added"):
-        cluster.coordinator.append(row, [second], {second.partition: 0})
+        append_ongoing(cluster, row, [second], {second.partition: 0})
     assert not process(shared).topic(second.topic).view.by_path
 
 
@@ -422,10 +425,10 @@ def test_age_of_files_is_checked_again_when_a_commit_under_way_conflicts(kind: s
         )
         row = cluster.coordinator.add_partitions(row, [touched])
     calls = {
-        "append": lambda: cluster.coordinator.append(row, old[:1], {old[0].partition: 0}),
+        "append": lambda: append_ongoing(cluster, row, old[:1], {old[0].partition: 0}),
         "commit": lambda: cluster.coordinator.commit(row, old),
         "prepare": lambda: cluster.coordinator.prepare(row, old),
-        "one-off": lambda: cluster.coordinator.commit_one_off(old, Owner(run_id="x")),
+        "one-off": lambda: commit_one_off(cluster, old, Owner(run_id="x")),
     }
     decides = f"{old[0].topic}/_delta_log/" if kind == "append" else "__transaction_state"
     is_put = False
@@ -439,7 +442,7 @@ def test_age_of_files_is_checked_again_when_a_commit_under_way_conflicts(kind: s
             other = process(shared)
             for tid in ids:
                 owned(other, "b", tid=tid)
-            other.coordinator.commit_one_off(both(other, "theirs"), Owner(run_id="y"))
+            commit_one_off(other, both(other, "theirs"), Owner(run_id="y"))
         return Fault.NONE
 
     faults(cluster).plan = others_are_first

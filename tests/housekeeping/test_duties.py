@@ -19,9 +19,11 @@ from tests.housekeeping.steps import (
     names,
     written_both,
 )
+from tests.staged_files import append_idempotent
 from txnlog.admin import AdminClient
 from txnlog.cli.app import app
 from txnlog.cli.session import Session
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
 from txnlog.housekeeping.log_cleanup import EXPIRED_LOG_FILE
 from txnlog.housekeeping.producer_expiry import EXPIRED_MARKER, EXPIRED_SEQUENCE
@@ -49,9 +51,9 @@ def lived_in() -> SharedMemory:
     row = owned(cluster, "a")
     for number in range(12):
         row = cluster.coordinator.commit(row, written_both(cluster, f"n{number}"))
-    cluster.coordinator.commit_one_off(written_both(cluster, "batch"), Owner(run_id="w"))
+    commit_one_off(cluster, written_both(cluster, "batch"), Owner(run_id="w"))
     idle = written_both(cluster, "idle")[0]
-    cluster.coordinator.append_idempotent(77, [idle], {idle.partition: 0})
+    append_idempotent(cluster, 77, [idle], {idle.partition: 0})
     written_both(cluster, "orphan")
     shared.clock.advance_ms(WEEK_MS + DAY_MS)
     return shared

@@ -36,6 +36,7 @@ from tests.housekeeping.steps import (
 )
 from tests.storage.foreign_checkpoints import garbled
 from txnlog.cluster import Cluster
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.errors import ConfigError, CorruptLogError, StorageError
 from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.housekeeping.lease import LeaseHolder
@@ -167,7 +168,7 @@ def test_log_files_and_data_files_of_a_long_life_are_bounded() -> None:
         cluster = process(shared, settings=LOGGED)
         for number in range(4):
             written = written_both(cluster, f"d{day}-{number}")
-            cluster.coordinator.commit_one_off(written, Owner(run_id="w"))
+            commit_one_off(cluster, written, Owner(run_id="w"))
             written_both(cluster, f"lost{day}-{number}")
             LeaseHolder(cluster, "x", lease_ms=1_000).take()
             shared.clock.advance_ms(6 * HOUR_MS)
@@ -269,7 +270,7 @@ def test_process_that_slept_through_all_housekeeping_continues_at_the_head() -> 
     late = written_both(sleeper, "late")
     for number in range(40):
         other = process(shared, settings=LOGGED)
-        other.coordinator.commit_one_off(written_both(other, f"n{number}"), Owner(run_id="w"))
+        commit_one_off(other, written_both(other, f"n{number}"), Owner(run_id="w"))
         shared.clock.advance_ms(12 * HOUR_MS)
         if number % 8 == 7:
             keep_house(process(shared, settings=LOGGED))

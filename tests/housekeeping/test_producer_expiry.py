@@ -34,7 +34,10 @@ from tests.housekeeping.steps import (
     expire_producers,
     expire_row,
 )
+from tests.staged_files import append_idempotent, append_ongoing
 from txnlog.coordinator.fencing import time_out
+from txnlog.coordinator.finishing import finish
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.errors import UnknownProducerIdError
 from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.process.clock import Clock
@@ -60,7 +63,7 @@ def expire_all(shared: SharedMemory) -> None:
 
 def one_off(shared: SharedMemory, name: str) -> None:
     cluster = process(shared)
-    cluster.coordinator.commit_one_off(both(cluster, name), Owner(run_id=name))
+    commit_one_off(cluster, both(cluster, name), Owner(run_id=name))
 
 
 def markers(shared: SharedMemory, topic: str = "orders") -> dict[int, int]:
@@ -105,7 +108,7 @@ def test_cached_state_expires_what_rebuilt_state_never_had() -> None:
         one_off(shared, f"n{number}")
         cluster = process(shared)
         batch = staged(cluster, "orders", f"idle{number}")
-        cluster.coordinator.append_idempotent(1_000_000 + number, [batch], {batch.partition: 0})
+        append_idempotent(cluster, 1_000_000 + number, [batch], {batch.partition: 0})
         for _ in range(60):
             # A log not read for half an hour would be opened again.
             shared.clock.advance_ms(DAY_MS // 60)
@@ -135,7 +138,7 @@ def test_marker_of_a_transaction_that_cannot_be_finished_stays() -> None:
         Fault.DENY if verb == "put" and path.startswith("stock/_delta_log") else Fault.NONE
     )
     assert outcome_of(
-        lambda: cluster.coordinator.commit_one_off(both(cluster, "x"), Owner(run_id="w"))
+        lambda: commit_one_off(cluster, both(cluster, "x"), Owner(run_id="w"))
     ) == "TopicAuthorizationError"  # fmt: skip
     before = process(shared).topic("orders").view.high_watermark(0)
     shared.clock.advance_ms(30 * DAY_MS)
@@ -145,7 +148,7 @@ def test_marker_of_a_transaction_that_cannot_be_finished_stays() -> None:
     after = process(shared)
     rows = [row for n in range(after.shards) for row in after.shard(n).view.rows.values()]
     assert [row.state for row in rows] == [TransactionState.PREPARE_COMMIT]
-    after.coordinator.finish(rows[0])
+    finish(after, rows[0])
     assert visible(process(shared), "x") == (True, True)
     assert process(shared).topic("orders").view.high_watermark(0) == before
     shared.clock.advance_ms(2 * WEEK_MS)
@@ -167,9 +170,7 @@ def test_helper_that_slept_while_a_marker_expired_publishes_nothing(is_paused: b
             Fault.CRASH_BEFORE if verb == "put" and path.startswith("orders/") else Fault.NONE
         )
         batches = both(cluster, "x")
-        outcome_of(
-            lambda c=cluster, b=batches: c.coordinator.commit_one_off(b, Owner(run_id="dead"))
-        )
+        outcome_of(lambda c=cluster, b=batches: commit_one_off(c, b, Owner(run_id="dead")))
         clock = PausedClock(shared.clock)
         helper = process(shared, clock=clock)
         rows = [row for n in range(helper.shards) for row in helper.shard(n).view.rows.values()]
@@ -181,14 +182,14 @@ def test_helper_that_slept_while_a_marker_expired_publishes_nothing(is_paused: b
             clock: PausedClock = clock,
         ) -> None:
             with clock.paused() if is_paused else nullcontext():
-                process(shared).coordinator.finish(row)
+                finish(process(shared), row)
                 shared.clock.advance_ms(2 * WEEK_MS)
                 expire_all(shared)
                 assert markers(shared) == {}
 
         reading = Reading.begin(clock)
         faults(helper).plan = FaultsAt({}, interlude=meanwhile, interlude_at=number)
-        outcome_of(lambda h=helper, r=rows[0], at=reading: h.coordinator.finish(r, reading=at))
+        outcome_of(lambda h=helper, r=rows[0], at=reading: finish(h, r, reading=at))
         after = process(shared)
         for topic in TOPICS:
             view = after.topic(topic).view
@@ -224,8 +225,8 @@ def test_zombie_of_an_eager_transaction_finds_its_row_before_the_topic(
     error = "InvalidProducerIdMappingError" if expired else "InvalidProducerEpochError"
     for at_ms in (reading, None):
         assert outcome_of(
-            lambda at=at_ms: zombie.coordinator.append(
-                row, [late], {late.partition: 0}, reading=at
+            lambda at=at_ms: append_ongoing(
+                zombie, row, [late], {late.partition: 0}, reading=at
             )
         ) in (error, "InvalidTxnStateError", "ProducerFencedError")  # fmt: skip
     view = process(shared).topic("orders").view
@@ -254,7 +255,7 @@ def test_marker_of_a_writer_with_a_wrong_clock_has_the_stores_time(skew_ms: int)
     shared = world(config=FOREVER)
     clock: Clock = SkewedClock(shared.clock, skew_ms)
     writer = process(shared, clock=clock)
-    writer.coordinator.commit_one_off(both(writer, "x"), Owner(run_id="w"))
+    commit_one_off(writer, both(writer, "x"), Owner(run_id="w"))
     expire_all(shared)
     assert len(markers(shared)) == 1
     shared.clock.advance_ms(WEEK_MS)
@@ -328,16 +329,16 @@ def test_repeat_of_an_expired_producer_is_refused_and_not_written_twice() -> Non
     cluster = process(shared)
     batch = staged(cluster, "orders", "x")
     repeat = (7, [batch], {batch.partition: 0})
-    cluster.coordinator.append_idempotent(*repeat)
-    assert cluster.coordinator.append_idempotent(*repeat) == (0,)
+    append_idempotent(cluster, *repeat)
+    assert append_idempotent(cluster, *repeat) == (0,)
     retained(process(shared).topic("orders"))
     shared.clock.advance_ms(2 * DAY_MS)
     expire_producers(shared)
     with pytest.raises(UnknownProducerIdError) as error:
-        cluster.coordinator.append_idempotent(*repeat)
+        append_idempotent(cluster, *repeat)
     assert error.value.code == 59
     fresh = staged(cluster, "orders", "x2")
-    cluster.coordinator.append_idempotent(8, [fresh], {fresh.partition: 0})
+    append_idempotent(cluster, 8, [fresh], {fresh.partition: 0})
     assert sum(process(shared).topic("orders").view.high_watermark(n) for n in range(2)) == 4
 
 
@@ -396,7 +397,7 @@ def test_first_batch_of_a_producer_that_expired_in_doubt_is_not_written_again() 
 
     faults(cluster).plan = sleep
     outcome = outcome_of(
-        lambda: cluster.coordinator.append_idempotent(5_000_000, [batch], {batch.partition: 0})
+        lambda: append_idempotent(cluster, 5_000_000, [batch], {batch.partition: 0})
     )
     assert (outcome, len(pauses)) == ("CommitStateUnknownError", 2)
     view = process(shared).topic("orders").view

@@ -20,6 +20,7 @@ from tests.coordinator.processes import (
 )
 from tests.housekeeping.steps import DAY_MS, FOREVER, names, written_both
 from txnlog.admin import AbortTransactionSpec
+from txnlog.coordinator.finishing import complete
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import (
     CorruptLogError,
@@ -60,7 +61,7 @@ def test_vacuum_keeps_files_that_an_unreadable_row_may_name(
     cluster = process(shared)
     gone = written_both(cluster, "gone")
     published = cluster.coordinator.commit(owned(cluster, "r", tid="published"), gone)
-    cluster.coordinator.complete(published)
+    complete(cluster, published)
     for batch in gone:
         log = cluster.topic(batch.topic)
         log.delete()

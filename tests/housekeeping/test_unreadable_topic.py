@@ -19,6 +19,7 @@ from tests.housekeeping.steps import (
     names,
     written_both,
 )
+from tests.staged_files import append_idempotent
 from txnlog.cluster import Cluster
 from txnlog.errors import CorruptLogError, StorageError, TopicAuthorizationError, TxnLogError
 from txnlog.housekeeping.compaction.local import Compactor
@@ -78,7 +79,7 @@ def lived_in() -> SharedMemory:
     for number in range(12):
         row = cluster.coordinator.commit(row, written_both(cluster, f"n{number}"))
     for batch in written_both(cluster, "idle"):
-        cluster.coordinator.append_idempotent(77, [batch], {batch.partition: 0})
+        append_idempotent(cluster, 77, [batch], {batch.partition: 0})
     written_both(cluster, "orphan")
     shared.clock.advance_ms(WEEK_MS + HOUR_MS)
     return shared

@@ -37,7 +37,9 @@ from tests.housekeeping.steps import (
     written,
     written_both,
 )
+from tests.staged_files import append_ongoing
 from txnlog.cluster import Cluster
+from txnlog.coordinator.finishing import complete, finish
 from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.protocol.metadata import Owner
@@ -98,7 +100,7 @@ def test_vacuum_keeps_files_in_manifests_at_any_age() -> None:
     after.coordinator.commit(held)
     decided = after.coordinator.describe("tx")
     assert decided is not None
-    after.coordinator.finish(decided)
+    finish(after, decided)
     for name in ("mine", "held"):
         assert visible(process(shared), name) == (True, True)
     assert vacuum(shared) == 0
@@ -114,7 +116,7 @@ def test_vacuum_beside_a_helper_at_any_call_keeps_published_files() -> None:
             written(process(shared), topic, "mine")
         shared.clock.advance_ms(30 * DAY_MS)
         vacuuming, helper = process(shared), process(shared)
-        plan = FaultsAt({}, interlude=partial(helper.coordinator.finish, row), interlude_at=number)
+        plan = FaultsAt({}, interlude=partial(finish, helper, row), interlude_at=number)
         faults(vacuuming).plan = plan
         Vacuum(vacuuming).run()
         check_files(process(shared))
@@ -128,7 +130,7 @@ def test_vacuum_keeps_removed_files_for_readers_of_older_versions() -> None:
     shared = world(config=FOREVER)
     cluster = process(shared, settings=SHORT)
     row = cluster.coordinator.commit(owned(cluster, "a"), written_both(cluster, "x"))
-    cluster.coordinator.complete(row)
+    complete(cluster, row)
     shared.clock.advance_ms(52 * WEEK_MS)
     cluster.delete_topic("orders")
     for number in range(20):
@@ -286,7 +288,7 @@ def test_vacuum_and_a_put_that_lands_late(late: str) -> None:
         outcome = outcome_of(lambda: writer.coordinator.commit(row, batches))
     else:
         outcome = outcome_of(
-            lambda: writer.coordinator.append(row, batches, {batches[0].partition: 2})
+            lambda: append_ongoing(writer, row, batches, {batches[0].partition: 2})
         )
     assert outcome == "CommitStateUnknownError"
     shared.clock.advance_ms(WEEK_MS)

@@ -18,6 +18,8 @@ from tests.housekeeping.steps import (
     written,
     written_both,
 )
+from tests.staged_files import append_idempotent
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.staged_files import check_batches
 from txnlog.errors import ConfigError, StagedFileTooOldError
 from txnlog.housekeeping.vacuum import Vacuum
@@ -55,7 +57,7 @@ def test_commits_learn_of_a_smaller_vacuum_age_from_its_barrier() -> None:
     with pytest.raises(StagedFileTooOldError):
         cold.coordinator.commit(other, more)
     with pytest.raises(StagedFileTooOldError):
-        cold.coordinator.append_idempotent(99, more[:1], {more[0].partition: 0})
+        append_idempotent(cold, 99, more[:1], {more[0].partition: 0})
     check_files(process(shared))
 
 
@@ -73,10 +75,8 @@ def test_commit_of_a_paused_guest_names_no_file_that_vacuum_took(how: str) -> No
     commit: dict[str, Callable[[], object]] = {
         "deferred": lambda: writer.coordinator.commit(row, batches),
         "two-phase": lambda: writer.coordinator.prepare(row, batches),
-        "one-off": lambda: writer.coordinator.commit_one_off(batches, Owner(run_id="w")),
-        "idempotent": lambda: writer.coordinator.append_idempotent(
-            99, batches[:1], {batches[0].partition: 0}
-        ),
+        "one-off": lambda: commit_one_off(writer, batches, Owner(run_id="w")),
+        "idempotent": lambda: append_idempotent(writer, 99, batches[:1], {batches[0].partition: 0}),
     }
     with pytest.raises(StagedFileTooOldError):
         commit[how]()

@@ -19,6 +19,7 @@ from tests.housekeeping.steps import (
     vacuum,
     written_both,
 )
+from tests.staged_files import append_idempotent
 from txnlog.errors import StagedFileTooOldError
 from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.process.clock import VirtualClock
@@ -76,7 +77,7 @@ def test_append_of_a_paused_producer_names_no_file_that_is_gone() -> None:
     passed(shared, 8 * DAY_MS)
     vacuum(shared)
     with pytest.raises(StagedFileTooOldError):
-        writer.coordinator.append_idempotent(99, [batch], {batch.partition: 0})
+        append_idempotent(writer, 99, [batch], {batch.partition: 0})
     check_files(process(shared))
 
 

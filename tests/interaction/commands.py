@@ -26,9 +26,10 @@ from contextlib import suppress
 
 from tests.interaction.environment import Process, Stop, World
 from tests.interaction.rendering import render
-from tests.staged_files import record_columns, written_file
+from tests.staged_files import append_ongoing, record_columns, written_file
 from txnlog.cluster import Cluster
 from txnlog.coordinator.fencing import time_out
+from txnlog.coordinator.finishing import complete, finish
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
@@ -88,16 +89,14 @@ class Interpreter:
                     batches, read = _given(cluster, given)
                     row = coordinator.commit(_own(process), batches, offsets=read)
                     if verb == "commit" and row.state.is_prepared:
-                        row = coordinator.complete(row) or row
+                        row = complete(cluster, row) or row
                     _adopt(process, row)
                 case "abort", []:
                     _adopt(process, coordinator.abort(_own(process)))
                 case "time-out", [name]:
                     time_out(cluster, _row(cluster, name), by=process.name)
                 case "finish", [name]:
-                    coordinator.finish(
-                        _row(cluster, name), reading=Reading.begin(cluster.store.clock)
-                    )
+                    finish(cluster, _row(cluster, name), reading=Reading.begin(cluster.store.clock))
                 case "sweep", []:
                     sweeper = self._sweepers.setdefault(
                         cluster, Sweeper(cluster, interval_ms=SWEEP_MS)
@@ -122,7 +121,7 @@ class Interpreter:
         process.row = coordinator.add_partitions(_own(process), named, offsets=read)
         for batch in batches:
             sequence = process.sequences.get(batch.topic, 0)
-            coordinator.append(process.row, [batch], {0: sequence})
+            append_ongoing(process.cluster, process.row, [batch], {0: sequence})
             process.sequences[batch.topic] = sequence + batch.num_records
 
 

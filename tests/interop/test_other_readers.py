@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 from msgspec.structs import replace
 
-from tests.staged_files import record_columns, written_file
+from tests.staged_files import append_ongoing, record_columns, written_file
 from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.protocol.metadata import (
@@ -85,7 +85,7 @@ def eager(
 ) -> TransactionMetadata:
     partitions = TopicPartitions(topic=topic.name, topic_id=topic.topic_id, partitions=(0,))
     row = cluster.coordinator.add_partitions(row, [partitions])
-    cluster.coordinator.append(row, [stage(cluster, topic, 0, [value] * 3)], {0: 0})
+    append_ongoing(cluster, row, [stage(cluster, topic, 0, [value] * 3)], {0: 0})
     return row
 
 
@@ -214,7 +214,7 @@ def test_checkpoint_holds_what_delta_rs_itself_reads_in_the_commits(tmp_path: Pa
             row = cluster.coordinator.add_partitions(
                 row, [TopicPartitions(topic="t", topic_id=topic.topic_id, partitions=(0, 1))]
             )
-            cluster.coordinator.append(row, [stage(cluster, topic, 0, [b"eager"])], {0: 0})
+            append_ongoing(cluster, row, [stage(cluster, topic, 0, [b"eager"])], {0: 0})
             end = cluster.coordinator.abort if number == 1 else cluster.coordinator.commit
             row = end(row)
             row = cluster.coordinator.commit(row, [stage(cluster, topic, 1, [b"a", b"b"])])

@@ -40,6 +40,7 @@ from tests.machine.world import (
     seen,
 )
 from txnlog.admin import ConsumerGroupTopicPartitions
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.errors import TxnLogError
 from txnlog.protocol.metadata import Owner
 from txnlog.testing.faults import Fault, SimulatedCrash
@@ -299,7 +300,7 @@ class Clients(RuleBasedStateMachine):
                 data = [value.encode()]
                 batch = staged(cluster, data, topic=topic, partition=partition, keys=keys)
                 batches.append(replace(batch, topic_id=ids[topic]))
-            cluster.coordinator.commit_one_off(batches, Owner(run_id=name))
+            commit_one_off(cluster, batches, Owner(run_id=name))
             txn.settle(committed=True)
 
         self.by_helper(number, trouble, act)

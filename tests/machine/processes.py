@@ -57,7 +57,7 @@ class Helper:
     def tidy(self, chore: str, table: str) -> None:
         """One chore of housekeeping; readers see the same before and after."""
         match chore:
-            case "checkpoint" if not self.process.store.list_folders(table):
+            case "checkpoint" if not self.process.store.list(f"{table}/_delta_log"):
                 # The shard does not exist yet.
                 return
             case "checkpoint":

@@ -8,6 +8,7 @@ from tests.consumer.records import staged
 from tests.machine.actors import Actor, Kind
 from tests.machine.copiers import EVERYTHING, consumer
 from tests.machine.world import COPIES, JOBS, SOURCE, World, seen
+from txnlog.coordinator.finishing import finish
 from txnlog.errors import StorageError, TxnLogError
 from txnlog.messages import Message
 from txnlog.protocol.groups import GroupOffsets
@@ -55,7 +56,7 @@ class Query(Actor):
             self.row = coordinator.init_producer_id(self.kind.name, owner)
         elif self.row.state.is_prepared:
             # As the sink does where COMPLETE of the batch before is left.
-            self.row = coordinator.finish(self.row) or self.row
+            self.row = finish(self.cluster, self.row) or self.row
         self.is_dead = self.row.owner.run_id != self.name
         if self.is_dead:
             return

@@ -1,6 +1,6 @@
 """Finishing and fencing what others left, as steps of any process, and a recovery run to its end.
 
-`Recovery.steps` mirrors coordinator.finish, coordinator.fence_holders and the look of groups.fetch,
+`Recovery.steps` mirrors finishing.finish, coordinator.fence_holders and the look of groups.fetch,
 one commit (or one read of a row) at a time, with what was read before possibly out of date.
 """
 

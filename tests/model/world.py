@@ -201,7 +201,7 @@ class World:
     def append(
         self, stored: Stored, which: int, producer_id: int, producer_epoch: int, batch: StagedBatch
     ) -> Wrote:
-        """coordinator.append: one `ongoing` batch, the first of its epoch in this topic."""
+        """append_in_transaction: one `ongoing` batch, the first of its epoch in this topic."""
         return self.change_topic(
             stored,
             which,
@@ -394,7 +394,7 @@ class World:
     # -- what others left ------------------------------------------------------------------------
 
     def plan(self, number: int) -> tuple[tuple[str, str, str], ...]:
-        """The writes of coordinator.finish for a decided row, in order: (what, topic, topic id)."""
+        """The writes of finishing.finish for a decided row, in order: (what, topic, topic id)."""
         row = self.rows[number]
         assert row is not None
         topic_ids = row.topics.items() if ONE_ID_PER_TOPIC in self.broken else row.topic_ids

@@ -14,7 +14,7 @@ from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.errors import ForkedProcessError
 from txnlog.messages import TopicPartition
-from txnlog.storage.store import objects
+from txnlog.process import forking
 from txnlog.storage.store.objects import ObjectStore
 
 WAIT_S = 600
@@ -225,7 +225,7 @@ def test_forked_child_of_a_parent_that_used_an_object_store_is_told_how(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The threads of its library are not there: a call would hang. A local disk needs none."""
-    monkeypatch.setattr(objects, "_forked_after_use", True)
+    monkeypatch.setattr(forking, "_parent_used_store", True)
     for url in ("s3://bucket/root", "memory://"):
         with pytest.raises(ForkedProcessError, match="make the clients in each worker"):
             ObjectStore.from_url(url)

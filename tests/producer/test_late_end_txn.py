@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tests.coordinator.processes import check_settled, process, recover
 from tests.producer.worlds import BOTH, cluster_of, group, input_at, started, values, world
 from txnlog.coordinator.fencing import time_out
+from txnlog.coordinator.finishing import finish
 from txnlog.errors import OperationTimedOutError, TxnLogError
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import TransactionMetadata
@@ -93,7 +94,7 @@ def helper_that_paused(shared: SharedMemory, made: Producer, how: str) -> Late:
     store.plan = lambda verb, path: Fault.NONE
     helper = process(shared)
     reading = Reading.begin(helper.store.clock)
-    return lambda: [helper.coordinator.finish(row, reading=reading) for row in found]
+    return lambda: [finish(helper, row, reading=reading) for row in found]
 
 
 def time_out_that_paused(shared: SharedMemory, made: Producer, how: str) -> Late:

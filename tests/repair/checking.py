@@ -19,6 +19,7 @@ from txnlog.admin import AdminClient, RepairReport
 from txnlog.admin.state_rows import rows
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
+from txnlog.coordinator.finishing import finish
 from txnlog.messages import TopicPartition
 from txnlog.protocol.shards import state_table
 from txnlog.protocol.verification.findings import Severity
@@ -72,7 +73,7 @@ def check_records(root: str, history: History) -> None:
     for _, row in rows(cluster):
         # As any client does, some seconds after it has seen that nobody else does.
         if row.state.is_prepared:
-            cluster.coordinator.finish(row)
+            finish(cluster, row)
     found = read(root, *TOPICS, INPUT)
     once(found, history.synced)
     twice = sorted(value for value, count in found.items() if count > 1)

@@ -17,6 +17,7 @@ from tests.staged_files import record_columns, written_file
 from txnlog.admin import AdminClient, NewTopic
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.messages import TopicPartition
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import Owner
@@ -132,7 +133,7 @@ def step(
         cluster.topic(topic).refresh()
         value = f"{what}-{name}"
         records = record_columns(timestamp=[0], key=[None], value=[value.encode()])
-        cluster.coordinator.commit_one_off([written_file(cluster, topic, records)], Owner())
+        commit_one_off(cluster, [written_file(cluster, topic, records)], Owner())
         acked.add(value)
         history.transactions.append(("_batch", {value}))
     elif what == "copier":

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.state_rows import as_shown
 from txnlog.protocol.metadata import Owner
 from txnlog.storage.batches.reader import FileSpan, read_batch_file
@@ -62,7 +63,7 @@ def feed(root: str | Path, numbers: range, topic: str = SOURCE) -> None:
         target_size_bytes=1 << 20,
         partitions=PARTITIONS,
     )
-    cluster.coordinator.commit_one_off(stager.write([batch]), Owner(run_id="feeder"))
+    commit_one_off(cluster, stager.write([batch]), Owner(run_id="feeder"))
 
 
 def numbers(spark: SparkSession, root: str | Path, **options: object) -> DataFrame:

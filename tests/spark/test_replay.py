@@ -17,6 +17,7 @@ from pyspark.errors import StreamingQueryException
 from tests.spark import pipeline
 from tests.spark.conftest import Failpoint, Lab
 from txnlog.cluster import Cluster
+from txnlog.coordinator.finishing import finish
 from txnlog.protocol.states import TransactionState
 
 pytestmark = pytest.mark.spark
@@ -177,7 +178,7 @@ def test_abort_after_a_commit_that_failed_leaves_the_decision(
     for batch in row.pending.batches:
         assert (lab.root / batch.topic / batch.path).exists()
     # Any process finishes it, without the query.
-    cluster.coordinator.finish(row)
+    finish(cluster, row)
     lab.check(BATCH)
 
 

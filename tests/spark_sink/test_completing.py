@@ -28,6 +28,7 @@ from tests.coordinator.processes import (
     world,
 )
 from txnlog.cluster import CLUSTERS, Cluster
+from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.history import CommittedTransactions
 from txnlog.coordinator.phases import Phases
 from txnlog.errors import ProducerFencedError
@@ -119,7 +120,7 @@ def test_batch_before_that_another_process_has_completed(who: str) -> None:
     row = other.coordinator.describe(QUERY)
     assert row is not None
     if who == "sweeper":
-        other.coordinator.finish(row)
+        finish(other, row)
         assert publish(worker, 1) is not None
     elif who == "operator":
         fence = partial(prepare_revoke, run_id="run", by="test", reason="test", now_ms=0)

@@ -29,6 +29,7 @@ from tests.coordinator.processes import (
     world,
 )
 from txnlog.cluster import Cluster
+from txnlog.coordinator.finishing import complete
 from txnlog.coordinator.phases import Phases
 from txnlog.errors import CheckpointError, ProducerFencedError
 from txnlog.settings.config import parse_config
@@ -56,7 +57,7 @@ class Driver:
     def commit_staged(self, task: StagedTask) -> bool:
         row = commit_once(self.cluster, OPTIONS, [task], task.batch_id, Phases())
         if row is not None and row.state.is_prepared:
-            self.cluster.coordinator.complete(row)
+            complete(self.cluster, row)
         return row is not None
 
     def stage(self, batch_id: int) -> StagedTask:

@@ -18,6 +18,7 @@ from txnlog.errors import (
     TxnLogError,
     UnsupportedStoreError,
 )
+from txnlog.storage.store.clock import check_conditional_puts
 from txnlog.storage.store.local_disk import NothingWrittenOSError
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, no_faults
@@ -343,7 +344,7 @@ def test_now_ms_measured_while_the_machine_sleeps_is_not_wrong_by_the_sleep(call
 
 def test_probe_of_a_working_store_passes_and_leaves_nothing(store: ObjectStore) -> None:
     """It runs at every creation of a cluster."""
-    store.probe("__cluster")
+    check_conditional_puts(store, "__cluster")
     assert store.list("") == []
 
 
@@ -361,7 +362,7 @@ def test_probe_finds_a_store_without_conditional_puts(
 
     monkeypatch.setattr(store, "put_if_absent", put_if_absent)
     with pytest.raises(UnsupportedStoreError, match="conditional put"):
-        store.probe("__cluster")
+        check_conditional_puts(store, "__cluster")
 
 
 def test_probe_whose_first_reply_is_exists_relies_on_what_it_reads() -> None:
@@ -375,11 +376,11 @@ def test_probe_whose_first_reply_is_exists_relies_on_what_it_reads() -> None:
         return False
 
     store.put_if_absent = repeated  # type: ignore[method-assign]
-    store.probe("__cluster")
+    check_conditional_puts(store, "__cluster")
 
 
 def test_probe_that_fails_is_a_storage_error() -> None:
     """Without a network the store is not at fault."""
     shared = SharedMemory()
     with pytest.raises(StorageError):
-        shared.open(plan=FaultsAt({1: Fault.FAIL_BEFORE})).probe("__cluster")
+        check_conditional_puts(shared.open(plan=FaultsAt({1: Fault.FAIL_BEFORE})), "__cluster")

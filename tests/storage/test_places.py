@@ -15,6 +15,7 @@ import pytest
 from tests.coordinator.processes import decide, owned, staged
 from tests.storage.mounts import bind, mount, mounted, remount, unmount
 from txnlog.cluster import Cluster
+from txnlog.coordinator.finishing import finish
 from txnlog.errors import (
     CommitStateUnknownError,
     ConfigError,
@@ -177,13 +178,13 @@ def test_missing_topic_folder_delays_its_marker_and_is_reported(root: Path) -> N
     helper = Cluster.open(str(root), settings=SETTINGS)
     for _ in range(2):
         with pytest.raises(FolderNotFoundError, match="'stock'.*Restore"):
-            helper.coordinator.finish(row)
+            finish(helper, row)
     found = helper.coordinator.describe("tx")
     assert found is not None
     assert found.state is TransactionState.PREPARE_COMMIT
     assert helper.topic("orders").view.markers, "the other topic need not wait"
     root.with_name("away").rename(root / "stock")
-    done = helper.coordinator.finish(row)
+    done = finish(helper, row)
     assert done is not None
     assert done.state is TransactionState.COMPLETE_COMMIT
     assert helper.topic("stock").view.high_watermark(staged(helper, "stock", "x").partition) == 2
@@ -194,7 +195,7 @@ def test_deleted_topic_does_not_delay_its_marker(root: Path) -> None:
     cluster = cluster_at(root, ("orders", "stock"))
     row = decided(cluster)
     cluster.delete_topic("stock")
-    done = Cluster.open(str(root), settings=SETTINGS).coordinator.finish(row)
+    done = finish(Cluster.open(str(root), settings=SETTINGS), row)
     assert done is not None
     assert done.state is TransactionState.COMPLETE_COMMIT
 

@@ -18,6 +18,7 @@ import pytest
 from tests.stores.conftest import Servers
 from tests.stores.fake_gcs import BUCKET, PART_BYTES_MIN, TOKEN
 from tests.stores.servers import HOST, Server
+from txnlog.storage.store.clock import check_conditional_puts
 from txnlog.storage.store.objects import ObjectStore
 
 IF_ABSENT = {"x-goog-if-generation-match": "0"}
@@ -193,7 +194,7 @@ def test_names_longer_than_1024_bytes_are_refused(call: Client) -> None:
 def test_client_of_the_library_makes_only_calls_that_the_fake_knows(server: Server) -> None:
     """An unknown call would be answered with 405, and fail here (see also test_contract.py)."""
     store: ObjectStore = server.place().open(max_retries="0")
-    store.probe("__cluster")
+    check_conditional_puts(store, "__cluster")
     store.now_ms()
     with store.open_writer("large") as writer:
         writer.write(bytes(12 << 20))

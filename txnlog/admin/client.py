@@ -6,7 +6,6 @@ hide the others' success. The call does the work: its futures are done when it r
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import threading
@@ -51,9 +50,9 @@ from txnlog.admin.requests import (
 from txnlog.admin.root_configs import OnStep
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import describe_topics
-from txnlog.errors import unexpected
 from txnlog.messages import ClusterMetadata, TopicPartition
 from txnlog.process.caches import local_path
+from txnlog.process.failures import unexpected
 from txnlog.process.forking import refusal, watch
 from txnlog.protocol.repair.losses import RepairReport
 from txnlog.protocol.states import TransactionState
@@ -71,8 +70,6 @@ from txnlog.verifying.report import (
     no_progress,
 )
 from txnlog.verifying.verifier import verify
-
-logger = logging.getLogger("txnlog")
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -531,8 +528,6 @@ def _done(act: Callable[[], V]) -> Future[V]:
     except Exception as error:
         # Unexpected exceptions, too: they must not hide the others' success. What an argument is
         # refused with stays as it is (D64).
-        failed = error if isinstance(error, TypeError) else unexpected(error, "The call")
-        if failed is not error:
-            logger.error("A call of the admin client failed", exc_info=error)
-        future.set_exception(failed)
+        refused = isinstance(error, TypeError)
+        future.set_exception(error if refused else unexpected(error, "The call"))
     return future

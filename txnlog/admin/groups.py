@@ -17,6 +17,7 @@ from txnlog.admin.state_rows import rows
 from txnlog.admin.topics import by_topic
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import check_partition
+from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.groups import Begun
 from txnlog.errors import ConfigError, CorruptLogError, GroupIdNotFoundError
 from txnlog.messages import TopicPartition
@@ -174,7 +175,7 @@ def delete_group(cluster: Cluster, group_id: str, *, by: str) -> None:
         # also if a call before this one ended here.
         left = [row for _, row in rows(cluster) if group_id in {m.group_id for m in row.moves}]
         for row in left:
-            cluster.coordinator.finish(row)
+            finish(cluster, row)
         if not damaged and not left:
             require_group(cluster, group_id)
     else:

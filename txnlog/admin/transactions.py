@@ -18,6 +18,7 @@ from txnlog.admin.state_rows import require_row, rows, shown_rows, unreadable_ro
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import check_partition
 from txnlog.coordinator.fencing import transition
+from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.state_rows import as_shown
 from txnlog.errors import (
     ConcurrentTransactionsError,
@@ -188,7 +189,7 @@ def abort_transaction(
     row = require_row(cluster, transactional_id)
     [shown] = as_shown(cluster, [row])
     if shown.state is TransactionState.PREPARE_COMMIT:
-        cluster.coordinator.finish(row)
+        finish(cluster, row)
         raise InvalidTxnStateError(
             f"The transaction of {transactional_id!r} has been decided as a commit, and is now "
             "finished. To stop further writes, fence its producer.",
@@ -236,18 +237,17 @@ def _carry_out(
     cluster: Cluster, row: TransactionMetadata, decide: Decide, *, by: str
 ) -> TransactionMetadata:
     """Write the decision, and finish its transaction."""
-    coordinator = cluster.coordinator
     for attempt in range(OPERATION_ATTEMPTS_MAX):
         try:
             moved = transition(cluster, row.transactional_id, decide, by=by)
         except ConcurrentTransactionsError:
-            decided = coordinator.describe(row.transactional_id)
+            decided = cluster.coordinator.describe(row.transactional_id)
             if decided is not None:
-                coordinator.finish(decided)
+                finish(cluster, decided)
             cluster.store.back_off(attempt)
             continue
         if moved is not None and moved.state.is_prepared:
-            moved = coordinator.finish(moved)
+            moved = finish(cluster, moved)
         return moved or row
     raise ConcurrentTransactionsError(
         f"{row.transactional_id!r} kept deciding new transactions; try again.",
@@ -293,7 +293,7 @@ def abort_hanging(
         if unreadable.values.get("producer_id") in (None, str(spec.producer_id)):
             raise unreadable.error
     if row is not None and row.state.is_prepared:
-        row = cluster.coordinator.finish(row)
+        row = finish(cluster, row)
     if row is not None and row.state is TransactionState.ONGOING and row.txn_epoch <= epoch:
         row = abort_transaction(cluster, row.transactional_id, by=by, reason=reason)
     if row is not None and row.producer_epoch <= epoch:

@@ -25,7 +25,7 @@ class Fetcher:
         read_committed: bool,
         reset: Callable[[PartitionReader], int],
         now_ms: Callable[[], int],
-        tail_each: Callable[[Sequence[TopicLog]], list[Exception | None]],
+        tail_each: Callable[[Sequence[TopicLog]], list[TxnLogError | None]],
         configured_ms: int | None = None,
     ) -> None:
         self._read_committed = read_committed

@@ -29,10 +29,10 @@ from txnlog.errors import (
     TxnLogError,
     UnknownMemberIdError,
     UnstableOffsetCommitError,
-    unexpected,
 )
 from txnlog.messages import ConsumerGroupMetadata
 from txnlog.process.client_events import ClientEvents
+from txnlog.process.failures import unexpected
 from txnlog.protocol.group_metadata import Group, Positions
 from txnlog.protocol.membership import MembershipStatus
 from txnlog.protocol.watching import GAP_INTERVALS_MAX, Watch
@@ -319,8 +319,6 @@ class GroupSession:
                     starts=starts,
                 )
             except Exception as refused:
-                if not isinstance(refused, TxnLogError):
-                    logger.exception("An offset commit failed with an unexpected error")
                 error = unexpected(refused, "Committing offsets")
             self._done.put(lambda: on_done(error))
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.staged_files import check_ages
 from txnlog.coordinator.state_rows import check_owner
-from txnlog.errors import TxnLogError, unexpected
+from txnlog.errors import TxnLogError
+from txnlog.process.failures import caught
 from txnlog.protocol.appends import Appended, check_added, prepare_append
 from txnlog.protocol.metadata import ProducerIdAndEpoch, StagedBatch, TransactionMetadata
 from txnlog.protocol.topics import TopicCommit, TopicState
 from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.topic_log import TopicLog
-
-logger = logging.getLogger("txnlog")
 
 
 class Append(NamedTuple):
@@ -36,13 +34,6 @@ class Append(NamedTuple):
 
 Outcome = tuple[int, ...] | TxnLogError
 """The first offsets of an append's batches, or the error of the append."""
-
-
-def checked(outcome: Outcome) -> tuple[int, ...]:
-    """The offsets; raises the error."""
-    if isinstance(outcome, TxnLogError):
-        raise outcome
-    return outcome
 
 
 def append_in_transaction(
@@ -89,21 +80,15 @@ def _together(
     logs = [root.topic_log(append.batches[0].topic) for append in appends]
     return root.store.together(
         [
-            partial(_try, partial(_append, root, log, append, producer, reading), log.name)
+            # A bug, too, costs only this topic (D65).
+            partial(
+                caught,
+                partial(_append, root, log, append, producer, reading),
+                f"Writing records to topic {log.name!r}",
+            )
             for log, append, producer in zip(logs, appends, producers, strict=True)
         ]
     )
-
-
-def _try(append: Callable[[], tuple[int, ...] | None], topic: str) -> Outcome | None:
-    """An append to one topic; errors are returned. A bug, too, costs only this topic (D65)."""
-    try:
-        return append()
-    except TxnLogError as error:
-        return error
-    except Exception as error:
-        logger.exception("An append to topic %r met a bug", topic)
-        return unexpected(error, f"Writing records to topic {topic!r}")
 
 
 def _append(

@@ -61,13 +61,13 @@ class GroupCoordinator:
     def __init__(self, root: Root) -> None:
         self._root = root
 
-    def start(self, group_id: str, *, by: str = "") -> int:
+    def start(self, group_id: str) -> int:
         """Bump the generation, which fences all former users of the group; returns the new one.
 
         Whoever may commit its offsets in transactions is fenced, and what they have decided is
         finished. Raises UnstableOffsetCommitError for a transaction that its client has prepared.
         """
-        return self._begin(group_id, by or f"a reader of group {group_id!r}").generation
+        return self._begin(group_id, f"a reader of group {group_id!r}").generation
 
     def _begin(self, group_id: str, by: str) -> Begun:
         self._refuse_held(group_id)

@@ -35,7 +35,7 @@ def commit_one_off(
     owner: Owner,
     *,
     app: AppTransaction | None = None,
-    phases: Phases | None,
+    phases: Phases | None = None,
 ) -> bool:
     """Prepare and finish a batch write. False: not written, all topics already have `app`.
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from txnlog.errors import NotCoordinatorError
-from txnlog.process.failures import Failures
+from txnlog.errors import NotCoordinatorError, TxnLogError
+from txnlog.process.failures import Failures, caught
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.shards import offsets_table, shard_number, state_table
@@ -74,9 +74,11 @@ class Root:
         """
         self._read_together({log.path: log.refresh for log in logs}.items())
 
-    def tail_each(self, logs: Sequence[TopicLog]) -> list[Exception | None]:
+    def tail_each(self, logs: Sequence[TopicLog]) -> list[TxnLogError | None]:
         """Tail distinct logs together; for each its error, or None."""
-        return self.store.together([partial(_tail, log) for log in logs])
+        return self.store.together(
+            [partial(caught, log.refresh, f"Reading topic {log.name!r}") for log in logs]
+        )
 
     # -- shards: a table is announced in `__cluster`, then created, at its first write -------------
 
@@ -282,14 +284,6 @@ class Root:
         """How long no lease has changed, at least, by the store's clock."""
         with self._opening:
             return self.store.now_ms() - self._meta.written_ms()
-
-
-def _tail(log: TopicLog) -> Exception | None:
-    try:
-        log.refresh()
-    except Exception as error:
-        return error
-    return None
 
 
 def by_shard(

@@ -17,16 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from txnlog.coordinator.appending import (
-    Append,
-    append_idempotent,
-    append_in_transaction,
-    checked,
-)
 from txnlog.coordinator.fencing import transition
 from txnlog.coordinator.finishing import complete, finish, publish
 from txnlog.coordinator.groups import GroupCoordinator
-from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.producer_ids import markers_for, markers_of, unknown_producer_id
 from txnlog.coordinator.readiness import get_held_ready, get_ready
@@ -76,9 +69,9 @@ class TransactionCoordinator:
 
     # -- rows ------------------------------------------------------------------------------------
 
-    def describe(self, transactional_id: str, *, sure: bool = False) -> TransactionMetadata | None:
-        """The newest state row of an id, None if it has none; `sure` as in DeltaLog.refresh."""
-        return describe(self._root, transactional_id, sure=sure)
+    def describe(self, transactional_id: str) -> TransactionMetadata | None:
+        """The newest state row of an id, None if it has none."""
+        return describe(self._root, transactional_id)
 
     def guess(self, transactional_id: str) -> TransactionMetadata | None:
         """As `describe`, in one round if the shard's newest commit is this process's own.
@@ -136,7 +129,7 @@ class TransactionCoordinator:
                 if row is not None and not row.state.is_prepared:
                     return row
             if row is not None:
-                self.finish(row)
+                finish(self._root, row)
         raise ConcurrentTransactionsError(
             f"{transactional_id!r}: other processes keep taking this id over; try again, and make "
             "sure that only one producer or query uses it.",
@@ -149,20 +142,28 @@ class TransactionCoordinator:
         partitions: Sequence[TopicPartitions] = (),
         *,
         offsets: Sequence[GroupOffsets] = (),
-        manifest: Manifest | None = None,
     ) -> TransactionMetadata:
         """AddPartitionsToTxn for eager publication; call it before the first append (R30).
 
         `offsets` are those sent so far, or some of them.
         """
-        row = self._completed(row)
+        return self._add(self._completed(row), tuple(partitions), offsets, None)
+
+    def _add(
+        self,
+        row: TransactionMetadata,
+        partitions: tuple[TopicPartitions, ...],
+        offsets: Sequence[GroupOffsets],
+        manifest: Manifest | None,
+    ) -> TransactionMetadata:
+        """Add to the Ongoing transaction; a `manifest` prepares it."""
 
         def add(tickets: tuple[GroupTicket, ...]) -> TransactionMetadata:
-            return self._add_partitions(row, tuple(partitions), tickets, manifest)
+            return self._add_under(row, partitions, tickets, manifest)
 
         return self._under(self._groups.tickets(row, offsets), row, offsets, add)
 
-    def _add_partitions(
+    def _add_under(
         self,
         row: TransactionMetadata,
         partitions: tuple[TopicPartitions, ...],
@@ -184,28 +185,6 @@ class TransactionCoordinator:
             return decision
 
         return self._transition(row, decide)
-
-    def append(
-        self,
-        row: TransactionMetadata,
-        batches: Sequence[StagedBatch],
-        base_sequences: Mapping[int, int],
-        *,
-        reading: Reading | None = None,
-    ) -> tuple[int, ...]:
-        """Append staged batches of one topic inside an Ongoing transaction; their first offsets.
-
-        Raises as append_in_transaction.
-        """
-        append = Append(batches, base_sequences)
-        return checked(append_in_transaction(self._root, row, [append], reading=reading)[0])
-
-    def append_idempotent(
-        self, producer_id: int, batches: Sequence[StagedBatch], base_sequences: Mapping[int, int]
-    ) -> tuple[int, ...]:
-        """Append staged batches of one topic outside of transactions; their first offsets (R9)."""
-        append = Append(batches, base_sequences, producer_id)
-        return checked(append_idempotent(self._root, [append])[0])
 
     # -- ends ------------------------------------------------------------------------------------
 
@@ -229,12 +208,10 @@ class TransactionCoordinator:
         after it has `decided` in its context: a repeated call writes what is missing, or any other
         process does.
         """
-        former = row if row.state.is_prepared else None
-        row = row if former is None else as_completed(former)
+        given, row = row, as_completed(row)
         measured = phases or Phases()
         staging = batches if isinstance(batches, Staging) else Staging.done(batches)
         staged: Sequence[StagedBatch] = ()
-        fresh: Sequence[StagedBatch] = ()
         tickets: tuple[GroupTicket, ...] = ()
         try:
             with measured.measure("tail"):
@@ -242,7 +219,7 @@ class TransactionCoordinator:
                     staged = staging.write()
                     get_held_ready(self._root, row, offsets)
                 else:
-                    staged = fresh = get_ready(self._root, row, staging, offsets, read=read)
+                    staged = get_ready(self._root, row, staging, offsets, read=read)
             if offsets:
                 with measured.measure("tickets"):
                     tickets = self._groups.tickets(row, offsets)
@@ -257,16 +234,9 @@ class TransactionCoordinator:
 
         def end(tickets: tuple[GroupTicket, ...]) -> TransactionMetadata:
             manifest = Manifest(batches=tuple(staged), tickets=tickets)
-            commit = TransactionResult.COMMIT
-            return self._end(row, commit, measured, manifest, last_batch, fresh, former)
+            return self._end(given, TransactionResult.COMMIT, measured, manifest, last_batch)
 
         return self._under(tickets, row, offsets, end)
-
-    def complete(
-        self, row: TransactionMetadata, *, phases: Phases | None = None
-    ) -> TransactionMetadata | None:
-        """Step 4 of a row that `commit` has returned; see txnlog.coordinator.finishing.complete."""
-        return complete(self._root, row, phases=phases)
 
     def prepare(
         self,
@@ -282,20 +252,12 @@ class TransactionCoordinator:
         row = self._completed(row)
         staging = batches if isinstance(batches, Staging) else Staging.done(batches)
         staged = get_ready(self._root, row, staging, offsets)
-        manifest = Manifest(batches=tuple(staged))
-        return self.add_partitions(row, offsets=offsets, manifest=manifest)
+        return self._add(row, (), offsets, Manifest(batches=tuple(staged)))
 
     def abort(self, row: TransactionMetadata) -> TransactionMetadata:
         """Abort the row's transaction; a deferred one needs no write."""
-        result, phases = TransactionResult.ABORT, Phases()
-        ended = self._end(self._completed(row), result, phases)
-        if not ended.state.is_prepared:
-            return ended
-        try:
-            return complete(self._root, ended) or ended
-        except TxnLogError as error:
-            error.context["decided"] = result
-            raise
+        ended = self._end(self._completed(row), TransactionResult.ABORT, Phases())
+        return (complete(self._root, ended) or ended) if ended.state.is_prepared else ended
 
     def _end(
         self,
@@ -304,11 +266,17 @@ class TransactionCoordinator:
         phases: Phases,
         manifest: Manifest | None = None,
         last_batch: LastBatch | None = None,
-        fresh: Sequence[StagedBatch] = (),
-        former: TransactionMetadata | None = None,
     ) -> TransactionMetadata:
-        """Step 1, and what makes it visible; the row afterwards, prepared if COMPLETE is left."""
+        """Step 1, and what makes it visible; the row afterwards, prepared if COMPLETE is left.
+
+        A prepared `row` is that of the transaction before: the same write completes it.
+        """
+        former = row if row.state.is_prepared else None
+        row = as_completed(row)
         ending = _ending(row)
+        fresh: Sequence[StagedBatch] = ()
+        if manifest is not None and not row.pending.prepared_by_client:
+            fresh = manifest.batches
 
         def decide(now: TransactionMetadata | None) -> Transition | Done:
             decision = prepare_end(
@@ -337,26 +305,11 @@ class TransactionCoordinator:
             if publish(self._root, ended, reading=reading, phases=phases):
                 return ended
             # Another process has finished it; what the id has decided since is not to be completed.
-            found = self.describe(row.transactional_id) or ended
-            return as_completed(found) if found.state.is_prepared else found
+            return as_completed(self.describe(row.transactional_id) or ended)
         except TxnLogError as error:
             # A repeated call may not learn it, as the row may have another owner by then.
             error.context["decided"] = result
             raise
-
-    def commit_one_off(
-        self, batches: Sequence[StagedBatch], owner: Owner, *, phases: Phases | None = None
-    ) -> None:
-        """Commit a batch write under an id used once, whose row is removed afterwards."""
-        commit_one_off(self._root, batches, owner, phases=phases)
-
-    # -- transactions of other processes ---------------------------------------------------------
-
-    def finish(
-        self, row: TransactionMetadata, *, reading: Reading | None = None
-    ) -> TransactionMetadata | None:
-        """See txnlog.coordinator.finishing.finish."""
-        return finish(self._root, row, reading=reading)
 
     # -- inside ----------------------------------------------------------------------------------
 

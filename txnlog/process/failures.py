@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
-from txnlog.errors import FLAGS, TxnLogError, unexpected
+from txnlog.errors import FLAGS, TxnLogError, UnexpectedError
 
 logger = logging.getLogger("txnlog")
 
@@ -21,15 +21,30 @@ T = TypeVar("T")
 PARTS_SHOWN_MAX = 100
 """Parts that the message of a combined error names; its `errors` are all."""
 
+_BESIDE = "A call that was made beside others"
+
 Together = Callable[[Sequence[Callable[[], T]]], list[T]]
 
 
-def _outcome(call: Callable[[], T]) -> T | Exception:
-    """The result of a call, or its error."""
+def unexpected(error: Exception, doing: str) -> TxnLogError:
+    """A TxnLogError itself; any other error is logged, and an UnexpectedError of `doing`."""
+    if isinstance(error, TxnLogError):
+        return error
+    logger.error("%s failed", doing, exc_info=error)
+    wrapped = UnexpectedError(
+        f"{doing} failed with {type(error).__name__}: {error}. This is a bug in txnlog or in one "
+        "of its libraries; please report it with the traceback in the log."
+    )
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def caught(call: Callable[[], T], doing: str = _BESIDE) -> T | TxnLogError:
+    """What a call returns, or the error that it raises: for calls that are made together."""
     try:
         return call()
     except Exception as error:
-        return error
+        return unexpected(error, doing)
 
 
 class Failures:
@@ -52,29 +67,29 @@ class Failures:
 
     def add(self, part: str, error: Exception) -> None:
         """Keep and log an error; the parts of a combined error were logged before."""
-        if not isinstance(error, TxnLogError):
-            logger.error("%s: %s failed", self._work, part, exc_info=error)
-            self._found.append((part, unexpected(error, f"{self._work}: {part}")))
-            return
-        inner = error.context.get("failures")
+        found = unexpected(error, f"{self._work}: {part}")
+        inner = found.context.get("failures")
         if isinstance(inner, tuple):
             self._found += [(f"{part}, {name}", one) for name, one in inner]
             return
-        self._found.append((part, error))
-        name = type(error).__name__
-        logger.log(self._level, "%s: %s failed: %s: %s", self._work, part, name, error)
+        self._found.append((part, found))
+        if not isinstance(found, UnexpectedError):
+            name = type(found).__name__
+            logger.log(self._level, "%s: %s failed: %s: %s", self._work, part, name, found)
 
     def together(
-        self, together: Together[T | Exception], parts: Sequence[tuple[str, Callable[[], T]]]
+        self, together: Together[T | TxnLogError], parts: Sequence[tuple[str, Callable[[], T]]]
     ) -> list[T]:
         """The results of the parts that do not fail, in order; their errors are kept.
 
         `together` makes the calls: ObjectStore.together.
         """
-        outcomes = together([partial(_outcome, call) for _, call in parts])
+        outcomes = together(
+            [partial(caught, call, f"{self._work}: {part}") for part, call in parts]
+        )
         results: list[T] = []
         for (part, _), outcome in zip(parts, outcomes, strict=True):
-            if isinstance(outcome, Exception):
+            if isinstance(outcome, TxnLogError):
                 self.add(part, outcome)
             else:
                 results.append(outcome)
@@ -112,20 +127,6 @@ def parts_of(error: TxnLogError) -> tuple[TxnLogError, ...]:
     """The errors of a combined error; of any other that error."""
     found = error.context.get("errors")
     return found if isinstance(found, tuple) else (error,)
-
-
-def caught(call: Callable[[], T]) -> T | TxnLogError:
-    """What a call returns, or the error that it raises: for calls that are made together.
-
-    A bug, or an error of a library, is logged and becomes an UnexpectedError.
-    """
-    try:
-        return call()
-    except TxnLogError as error:
-        return error
-    except Exception as error:
-        logger.exception("A call that was made beside others failed")
-        return unexpected(error, "A call that was made beside others")
 
 
 def combined(work: str, found: list[tuple[str, TxnLogError]]) -> TxnLogError:

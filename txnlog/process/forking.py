@@ -20,12 +20,12 @@ class Forkable(Protocol):
         """Called in the child process: the object's threads, locks and stores must not be used."""
 
 
-ADVICE = (
+_ADVICE = (
     'Start processes with multiprocessing.get_context("spawn"); or, under a server that forks its '
     "workers, make the clients in each worker, and use none before the fork."
 )
-"""What a process does that was refused."""
-
+_uses_store = False
+_parent_used_store = False
 _WATCHED: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
@@ -39,11 +39,29 @@ def refusal(kind: str) -> ForkedProcessError:
     return ForkedProcessError(
         f"This {kind} was made before os.fork(): its threads and its store are not in this "
         "process. Make a new one in this process; with a root in an object store that needs a "
-        f"parent that has used none. {ADVICE}"
+        f"parent that has used none. {_ADVICE}"
     )
 
 
+def use_object_store() -> None:
+    """Remember that this process uses one, whose library starts threads. Raises `check_parent`."""
+    global _uses_store
+    check_parent()
+    _uses_store = True
+
+
+def check_parent() -> None:
+    """Raises ForkedProcessError in a child whose parent had used an object store."""
+    if _parent_used_store:
+        raise ForkedProcessError(
+            "This process is a child of os.fork(), and its parent had used an object store, whose "
+            f"library's threads are not here: calls would hang. {_ADVICE}"
+        )
+
+
 def _after_fork_in_child() -> None:
+    global _parent_used_store
+    _parent_used_store = _parent_used_store or _uses_store
     for watched in list(_WATCHED):
         watched.forked()
 

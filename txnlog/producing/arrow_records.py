@@ -12,13 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from txnlog.errors import (
-    InvalidRecordError,
-    RecordTooLargeError,
-    UnknownTopicOrPartitionError,
-)
+from txnlog.errors import InvalidRecordError
 from txnlog.process import arrow_compute as pc
-from txnlog.producing.destinations import Destination
+from txnlog.producing.destinations import Destination, check_record
 from txnlog.storage.batches.records import (
     HEADERS_TYPE,
     RECORD_SCHEMA,
@@ -71,46 +67,21 @@ def to_slices(table: pa.Table | pa.RecordBatch, now_ms: int) -> Iterator[TableSl
 
 
 def check_records(part: TableSlice, to: Destination) -> None:
-    """Raises RecordTooLarge-, InvalidRecord-, UnknownTopicOrPartitionError."""
-    _check_sizes(part, topic=to.topic, size_bytes_max=to.record_bytes_max)
-    _check_partitions(part, topic=to.topic, partitions=to.partitions)
-    keys = part.records.column("key")
+    """Raises as `check_record`, for a row that the topic does not accept."""
+    keys, partitions = part.records.column("key"), part.partitions
+    rows: list[int] = []
+    if part.size_bytes_max > to.record_bytes_max:
+        rows.append(int(np.argmax(record_sizes(part.records) > to.record_bytes_max)))
+    if partitions is not None and partitions.null_count < len(partitions):
+        bounds = pc.min_max(partitions).values()
+        bad = [bound for bound in bounds if not -1 <= bound.as_py() < to.partitions]
+        rows += [pc.index(partitions, bound).as_py() for bound in bad]
     if to.needs_key and keys.null_count:
-        raise InvalidRecordError(
-            f"Row {pc.index(keys.is_null(), True)} of a batch for topic {to.topic!r} has no key, "
-            "and the topic keeps the newest record of each key (cleanup.policy=compact). Nothing "
-            "of the batch from there on was taken; give it a key.",
-            topic=to.topic,
-        )
-
-
-def _check_sizes(part: TableSlice, *, topic: str, size_bytes_max: int) -> None:
-    """Raises RecordTooLargeError naming the row of the slice (R65)."""
-    if part.size_bytes_max > size_bytes_max:
-        row = int(np.argmax(record_sizes(part.records) > size_bytes_max))
-        raise RecordTooLargeError(
-            f"Row {row} of a batch for topic {topic!r} is larger than {size_bytes_max} bytes, the "
-            "smaller of the topic's max.message.bytes and the producer's max.request.size. Nothing "
-            "of the batch from there on was taken; split it, or raise both.",
-            topic=topic,
-            size_bytes=part.size_bytes_max,
-            size_bytes_max=size_bytes_max,
-        )
-
-
-def _check_partitions(part: TableSlice, *, topic: str, partitions: int) -> None:
-    """Raises UnknownTopicOrPartitionError for numbers that the topic does not have."""
-    if part.partitions is None or part.partitions.null_count == len(part.partitions):
-        return
-    low, high = pc.min_max(part.partitions).values()
-    for number in (low.as_py(), high.as_py()):
-        if not -1 <= number < partitions:
-            raise UnknownTopicOrPartitionError(
-                f"Column partition has {number}; topic {topic!r} has partitions 0 to "
-                f"{partitions - 1}, and -1 or null selects one by the key.",
-                topic=topic,
-                partition=number,
-            )
+        rows.append(pc.index(keys.is_null(), True).as_py())
+    for row in rows:
+        partition = None if partitions is None else partitions[row].as_py()
+        size_bytes = int(record_sizes(part.records.slice(row, 1))[0])
+        check_record(to, keys[row].as_py(), -1 if partition is None else partition, size_bytes, row)
 
 
 def _sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

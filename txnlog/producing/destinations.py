@@ -107,28 +107,39 @@ class Destinations:
 
 
 def check_record(
-    destination: Destination, key: bytes | None, partition: int, size_bytes: int
+    to: Destination,
+    key: bytes | None,
+    partition: int,
+    size_bytes: int,
+    row: int | None = None,
 ) -> None:
-    """Raises RecordTooLargeError (R65), InvalidRecordError, UnknownTopicOrPartitionError."""
-    if key is None and destination.needs_key:
-        raise InvalidRecordError(
-            f"A record for topic {destination.topic!r} has no key, and the topic keeps the newest "
-            "record of each key (cleanup.policy=compact). It was not taken; give it a key.",
-            topic=destination.topic,
-        )
-    if size_bytes > destination.record_bytes_max:
+    """Refuse what the topic does not accept; `row` is that of a record in a batch.
+
+    Raises RecordTooLargeError (R65), InvalidRecordError, UnknownTopicOrPartitionError.
+    """
+    what, left = f"A record for topic {to.topic!r}", "It was not taken"
+    if row is not None:
+        what = f"Row {row} of a batch for topic {to.topic!r}"
+        left = "Nothing of the batch from there on was taken"
+    if size_bytes > to.record_bytes_max:
         raise RecordTooLargeError(
-            f"A record of {size_bytes} bytes for topic {destination.topic!r} is larger than "
-            f"{destination.record_bytes_max}, the smaller of the topic's max.message.bytes and the "
-            "producer's max.request.size. It was not taken; split it, or raise both.",
-            topic=destination.topic,
+            f"{what}, of {size_bytes} bytes, is larger than {to.record_bytes_max}, the smaller of "
+            f"the topic's max.message.bytes and the producer's max.request.size. {left}; split it, "
+            "or raise both.",
+            topic=to.topic,
             size_bytes=size_bytes,
-            size_bytes_max=destination.record_bytes_max,
+            size_bytes_max=to.record_bytes_max,
         )
-    if not -1 <= partition < destination.partitions:
+    if not -1 <= partition < to.partitions:
         raise UnknownTopicOrPartitionError(
-            f"Topic {destination.topic!r} has partitions 0 to {destination.partitions - 1}, not "
-            f"{partition}; -1 lets the partitioner choose. The record was not taken.",
-            topic=destination.topic,
+            f"{what} has partition {partition}; the topic has 0 to {to.partitions - 1}, and -1 "
+            f"lets the partitioner choose. {left}.",
+            topic=to.topic,
             partition=partition,
+        )
+    if key is None and to.needs_key:
+        raise InvalidRecordError(
+            f"{what} has no key, and the topic keeps the newest record of each key "
+            f"(cleanup.policy=compact). {left}; give it a key.",
+            topic=to.topic,
         )

@@ -104,20 +104,18 @@ class Lifecycle:
             raise failed_transaction(error) from error
         return prepare_call(self._state, call)
 
-    def enter(self, call: ProducerCall, *, move: bool = True, of: int | None = None) -> int:
+    def enter(self, call: ProducerCall, *, of: int | None = None) -> int:
         """Begin a call, in the state that the table has for it. Raises as both checks do.
 
-        Without `move` the state changes only when the call has succeeded. Returns the number of
-        the transaction, which is `of`, if given: a call that has waited for other threads must not
-        act on the next transaction.
+        Returns the number of the transaction, which is `of`, if given: a call that has waited for
+        other threads must not act on the next transaction.
         """
         self.check_usable()
         with self._accumulator.lock:
             entered = self.check_call(call)
             if of not in (None, self._number):
                 raise _over(call, self._state)
-            if move:
-                self._set(entered)
+            self._set(entered)
             return self._number
 
     def begin(self, reset: Callable[[], object]) -> None:

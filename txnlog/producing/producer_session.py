@@ -18,11 +18,15 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import partial
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from txnlog.cluster import Cluster
+from txnlog.coordinator.finishing import complete
 from txnlog.coordinator.staged_files import Staging, check_there
 from txnlog.errors import (
     CommitStateUnknownError,
@@ -61,29 +65,45 @@ def new_owner(client_id: str) -> Owner:
     return Owner(run_id=run_id, host=socket.gethostname(), pid=os.getpid())
 
 
+class _Progress(IntEnum):
+    """How far the open transaction has come, as far as this process knows."""
+
+    EMPTY = 0
+    """Nothing of it is in a log."""
+    WRITTEN = 1
+    """Its row, its files or its records are, or may be: an abort writes."""
+    UNKNOWN = 2
+    """An attempt to commit it got no reply: it may be committed."""
+    DECIDED = 3
+    """It is committed for ever, but not all of it may be visible."""
+    ENDED = 4
+    """It has ended as asked."""
+
+
+_EMPTY, _WRITTEN, _UNKNOWN, _DECIDED, _ENDED = _Progress
+
+
 @dataclass(slots=True)
-class _Positions:
-    """Next offsets to read of one group, as of its last `send_offsets_to_transaction`."""
+class _Transaction:
+    """The open transaction, or the last one.
 
-    generation: int
-    member_id: str
-    end: dict[str, dict[int, int]] = field(default_factory=dict)
+    `offsets` are by group, each as of its last `send_offsets_to_transaction`. `has_lost_epoch`:
+    another process ended it, so an abort must take a new epoch. `aborting` is the row that an abort
+    ends, once it was written.
+    """
 
-
-def _request(group_id: str, sent: _Positions) -> GroupOffsets:
-    return GroupOffsets(
-        group_id=group_id,
-        generation=sent.generation,
-        start={},
-        end=sent.end,
-        member_id=sent.member_id,
-    )
+    progress: _Progress = _EMPTY
+    offsets: dict[str, GroupOffsets] = field(default_factory=dict)
+    has_lost_epoch: bool = False
+    aborting: TransactionMetadata | None = None
 
 
 class ProducerSession:
-    """One producer session's row, and what its open transaction has written to it.
+    """One producer session: its row, and the transaction that is open.
 
-    `fenced_error` is why this session cannot continue although its transaction ended as asked.
+    `_row` is the row as it was last read or written, `_row_read_ms` when that was: None if it must
+    be read before the next begin. `fenced_error` is why this session cannot continue although its
+    transaction ended as asked.
     """
 
     def __init__(self, cluster: Cluster, config: Config) -> None:
@@ -93,11 +113,10 @@ class ProducerSession:
         self._owner = new_owner(config.get("client.id"))
         self._timeout_ms: int = config.get("transaction.timeout.ms")
         self._row: TransactionMetadata | None = None
-        self._row_read_ms = 0
-        self._must_renew = False
+        self._row_read_ms: int | None = None
+        self._transaction = _Transaction()
         self.transactional_id: str = config.get("transactional.id")
         self.fenced_error: TxnLogError | None = None
-        self.begin()
 
     @property
     def has_row(self) -> bool:
@@ -107,8 +126,7 @@ class ProducerSession:
     @property
     def row(self) -> TransactionMetadata:
         """The row as this session last read or wrote it, or as its COMPLETE will leave it."""
-        row = self._newest
-        return as_completed(row) if row.state.is_prepared else row
+        return as_completed(self._newest)
 
     @property
     def _newest(self) -> TransactionMetadata:
@@ -124,25 +142,15 @@ class ProducerSession:
         """The prepared transaction's name, to be stored in an outside database."""
         return f"{self.row.producer_id}:{self.row.txn_epoch}"
 
-    def init(self, *, keep_prepared: bool, take_over: bool = True) -> bool:
+    def init(self, *, keep_prepared: bool) -> bool:
         """Take over the id; whether a prepared transaction is kept."""
-        read_ms = self._clock.boot_ms()
-        self._row = self._coordinator.init_producer_id(
-            self.transactional_id,
-            self._owner,
-            timeout_ms=self._timeout_ms,
-            keep_prepared=keep_prepared,
-            take_over=take_over,
-        )
-        self._row_read_ms, self._must_renew = read_ms, False
-        is_kept = self._row.state is TransactionState.ONGOING
-        self._has_written, self._has_ended = is_kept, False
-        return is_kept
+        return self._init(keep_prepared=keep_prepared, take_over=True)
 
     @property
     def is_stale(self) -> bool:
         """Whether the id may have expired or changed hands: `renew` before the next begin."""
-        return self._must_renew or self._clock.boot_ms() - self._row_read_ms >= SEEN_MS_MAX
+        read_ms = self._row_read_ms
+        return read_ms is None or self._clock.boot_ms() - read_ms >= SEEN_MS_MAX
 
     def renew(self) -> None:
         """Read the row again; take a new producer id if the row is missing.
@@ -151,23 +159,17 @@ class ProducerSession:
         another owner in between, or may be the one whose commit is being repeated (R44). Raises
         ProducerFencedError when another owner has the id.
         """
-        self.init(keep_prepared=False, take_over=False)
+        self._init(keep_prepared=False, take_over=False)
 
     def begin(self) -> None:
-        """Reset the state of the former transaction; no I/O (R29)."""
-        self._offsets: dict[str, _Positions] = {}
-        self._has_written = False
-        self._is_outcome_unknown = False
-        self._is_decided = False
-        self._has_ended = False
-        self._has_lost_epoch = False
-        self._aborting: TransactionMetadata | None = None
+        """Begin a transaction; no I/O (R29)."""
+        self._transaction = _Transaction()
 
     def open(
         self, partitions: Sequence[TopicPartitions], offsets: Offsets = ()
     ) -> TransactionMetadata:
         """AddPartitionsToTxn, and offsets (R30); the row with all that was added so far."""
-        self._has_written = True
+        self._note(_WRITTEN)
         self._row = self._coordinator.add_partitions(self._newest, partitions, offsets=offsets)
         return self._row
 
@@ -176,9 +178,14 @@ class ProducerSession:
     ) -> None:
         """Record positions to commit; calls add up. Raises if the group has a newer generation."""
         row = self._cluster.groups.describe(group.group_id)
-        before = self._offsets.get(group.group_id)
-        entry = before or _Positions(group.generation, group.member_id)
-        end = {topic: dict(offsets) for topic, offsets in entry.end.items()}
+        sent = self._transaction.offsets.get(group.group_id) or GroupOffsets(
+            group_id=group.group_id,
+            generation=group.generation,
+            start={},
+            end={},
+            member_id=group.member_id,
+        )
+        end = {topic: dict(offsets) for topic, offsets in sent.end.items()}
         for position in positions:
             end.setdefault(position.topic, {})[position.partition] = position.offset
         check_member(
@@ -191,26 +198,27 @@ class ProducerSession:
         # A cooperative member keeps what it was assigned, and so does its transaction.
         current = partial(current_generation, row, member_id=group.member_id)
         generation = current(generation=group.generation)
-        if current(generation=entry.generation) != generation:
+        if current(generation=sent.generation) != generation:
             raise IllegalGenerationError(
-                f"This transaction has offsets of generation {entry.generation} of group "
+                f"This transaction has offsets of generation {sent.generation} of group "
                 f"{group.group_id!r}, and now of generation {group.generation}. Abort it, and "
                 "begin again from the committed positions.",
                 group_id=group.group_id,
             )
-        sent = replace(entry, end=end, generation=generation)
+        sent = replace(sent, end=end, generation=generation)
         if eager:
-            self.open((), (_request(group.group_id, sent),))
+            self.open((), (sent,))
         # All or none, or the commit after an interrupt would commit some of them.
-        self._offsets[group.group_id] = sent
+        self._transaction.offsets[group.group_id] = sent
 
     def is_empty(self, staging: Staging) -> bool:
         """Whether the transaction has nothing to commit, and has written nothing."""
-        return not staging.topics and not self._offsets and not self._has_written
+        txn = self._transaction
+        return not staging.topics and not txn.offsets and txn.progress is _EMPTY
 
     def prepare(self, staging: Staging) -> str:
         """The first of two phases; returns `prepared_state`."""
-        self._row = self._attempt(self._coordinator.prepare, staging, self._requests())
+        self._row = self._attempt(self._coordinator.prepare, staging, self._offsets())
         return self.prepared_state
 
     def commit(self, staging: Staging) -> None:
@@ -221,87 +229,109 @@ class ProducerSession:
         means that another process has finished it; the next begin checks who owns the id. Repeated
         after its success, which an interrupt may have hidden, it does nothing.
         """
-        if self._has_ended:
+        txn = self._transaction
+        if txn.progress is _ENDED:
             return
         held = self.row.pending.prepared_by_client
-        offsets: Offsets = () if held else self._requests()
+        offsets: Offsets = () if held else self._offsets()
         read_ms = self._clock.boot_ms()
-        if held and not self._is_decided:
+        if held and txn.progress < _DECIDED:
             check_there(self._cluster.store, self.row.pending.batches, self.row.transactional_id)
         try:
             self._adopt(self._attempt(self._coordinator.commit, staging, offsets), read_ms)
         except TxnLogError as error:
-            if error.retriable or not self._is_decided or self.is_committed():
+            if error.retriable or txn.progress < _DECIDED or self.is_committed():
                 raise
-            self._must_renew = True
+            self._row_read_ms = None
 
     @property
     def has_ended(self) -> bool:
         """Whether the transaction has ended as asked; a repeated call does nothing."""
-        return self._has_ended
+        return self._transaction.progress is _ENDED
 
     def complete(self) -> None:
         """Write the COMPLETE that the last commit has left, if it has."""
         left = self._row
         if left is not None and left.state.is_prepared:
-            self._coordinator.complete(left)
+            complete(self._cluster, left)
             self._row = as_completed(left)
 
     def is_committed(self) -> bool:
         """Whether the transaction is decided as a commit, whichever process finishes it."""
-        return self._has_written and self._coordinator.is_committed(self.row)
+        has_written = self._transaction.progress > _EMPTY
+        return has_written and self._coordinator.is_committed(self.row)
 
     def abort(self) -> None:
         """Abort, or continue an abort."""
-        if not self._has_written and not self._has_lost_epoch:
+        txn = self._transaction
+        if txn.progress is _EMPTY and not txn.has_lost_epoch:
             return
         try:
-            if not self._has_lost_epoch:
+            if not txn.has_lost_epoch:
                 read_ms = self._clock.boot_ms()
-                if self._aborting is None:
-                    self._aborting = self._coordinator.add_partitions(self._newest)
-                self._adopt(self._coordinator.abort(self._aborting), read_ms)
+                if txn.aborting is None:
+                    txn.aborting = self._coordinator.add_partitions(self._newest)
+                self._adopt(self._coordinator.abort(txn.aborting), read_ms)
                 return
         except InvalidProducerIdMappingError:
             # The commit that removed the row took the version of any put that may be under way.
-            self._must_renew = True
+            self._row_read_ms = None
             return
         except InvalidProducerEpochError:
             # Another process ended it. Unless the id has another owner, take a new epoch.
-            self._has_lost_epoch = True
-        self.init(keep_prepared=False, take_over=False)
+            txn.has_lost_epoch = True
+        self.renew()
 
     def note_failure(self, error: TxnLogError) -> None:
         """Remember that an abort must take a new epoch, after an error that says so."""
-        self._has_lost_epoch |= isinstance(error, InvalidProducerEpochError)
+        self._transaction.has_lost_epoch |= isinstance(error, InvalidProducerEpochError)
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _requests(self) -> Offsets:
-        return tuple(_request(group_id, sent) for group_id, sent in sorted(self._offsets.items()))
+    def _init(self, *, keep_prepared: bool, take_over: bool) -> bool:
+        read_ms = self._clock.boot_ms()
+        row = self._coordinator.init_producer_id(
+            self.transactional_id,
+            self._owner,
+            timeout_ms=self._timeout_ms,
+            keep_prepared=keep_prepared,
+            take_over=take_over,
+        )
+        is_kept = row.state is TransactionState.ONGOING
+        kept = _Transaction(_WRITTEN if is_kept else _EMPTY)
+        self._row, self._row_read_ms, self._transaction = row, read_ms, kept
+        return is_kept
+
+    def _offsets(self) -> Offsets:
+        return tuple(sent for _, sent in sorted(self._transaction.offsets.items()))
+
+    def _note(self, progress: _Progress) -> None:
+        self._transaction.progress = max(self._transaction.progress, progress)
 
     def _attempt(self, end: Callable[..., T], staging: Staging, offsets: Offsets) -> T:
         """Attempt a deciding write, and record whether one may have landed."""
-        self._has_written |= bool(offsets)
+        txn = self._transaction
+        if offsets:
+            self._note(_WRITTEN)
 
         def write() -> Sequence[StagedBatch]:
             files = staging.write()
             # Without the files nothing is decided.
-            self._has_written = True
+            self._note(_WRITTEN)
             return files
 
         try:
             return end(self._newest, Staging(staging.topics, write), offsets=offsets)
         except TxnLogError as error:
-            self._is_decided |= error.context.get("decided") is TransactionResult.COMMIT
-            self._is_outcome_unknown |= isinstance(error, CommitStateUnknownError)
+            if error.context.get("decided") is TransactionResult.COMMIT:
+                self._note(_DECIDED)
+            elif isinstance(error, CommitStateUnknownError):
+                self._note(_UNKNOWN)
             # A prepared transaction does not expire: another process committed or aborted it.
             held = self.row.pending.prepared_by_client
             is_gone = held and isinstance(error, InvalidProducerIdMappingError)
-            is_certain = (
-                error.retriable or self._is_decided or not (self._is_outcome_unknown or is_gone)
-            )
-            if is_certain or self.is_committed():
+            is_lost = txn.progress is _UNKNOWN or (is_gone and txn.progress < _UNKNOWN)
+            if error.retriable or not is_lost or self.is_committed():
                 raise
             why = "another process ended it" if is_gone else "an earlier attempt got no reply"
             raise OutcomeLostError(
@@ -311,14 +341,16 @@ class ProducerSession:
             ) from error
         except BaseException:
             # An interrupt: the write may be in the log, or land there later.
-            self._is_outcome_unknown |= self._has_written
+            if txn.progress is _WRITTEN:
+                txn.progress = _UNKNOWN
             raise
 
     def _adopt(self, row: TransactionMetadata, read_ms: int) -> None:
         """Continue with the row that the end wrote, unless it has another owner now."""
+        txn = self._transaction
         # Each in one statement: an interrupt after it must not commit the same files again.
         if row.owner.run_id == self._owner.run_id:
-            self._row, self._row_read_ms, self._has_ended = row, read_ms, True
+            self._row, self._row_read_ms, txn.progress = row, read_ms, _ENDED
         else:
             error = fenced(row, f"run {self._owner.run_id}")
-            self.fenced_error, self._has_ended = error, True
+            self.fenced_error, txn.progress = error, _ENDED

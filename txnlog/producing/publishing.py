@@ -26,16 +26,13 @@ from txnlog.errors import (
     TransactionAbortedError,
     TxnLogError,
     UnknownTopicIdError,
-    unexpected,
 )
-from txnlog.process.failures import Failures, parts_of
+from txnlog.process.failures import Failures, parts_of, unexpected
 from txnlog.process.retries import place_of
 from txnlog.producing.batching import Batch, stage
 from txnlog.producing.deliveries import Deliveries
 from txnlog.protocol.appends import check_topic_id
 from txnlog.protocol.metadata import StagedBatch
-
-logger = logging.getLogger("txnlog")
 
 FILE_BYTES_MAX = 16 << 20
 """Bytes of a partition's records in a deferred transaction that are written to a file at once."""
@@ -137,8 +134,6 @@ class Deferred:
         try:
             self._stage(self._too_large())
         except Exception as error:
-            if not isinstance(error, TxnLogError):
-                logger.exception("Records of a transaction cannot be written to a file")
             self.last_error = failed = unexpected(error, "Writing a file of the transaction")
             if not failed.retriable:
                 self.error = failed

@@ -32,15 +32,13 @@ from txnlog.errors import (
     TxnLogError,
     UnexpectedError,
     UnknownTopicIdError,
-    unexpected,
 )
-from txnlog.process.failures import caught
+from txnlog.process.failures import caught, unexpected
 from txnlog.process.retries import is_of_store
 from txnlog.producing.batching import Batch, stage
 from txnlog.producing.publishing import Outlet
 from txnlog.protocol.metadata import StagedBatch, TopicPartitions, TransactionMetadata
 from txnlog.storage.delta.readings import Reading
-from txnlog.storage.store.objects import ObjectStore
 
 logger = logging.getLogger("txnlog")
 
@@ -79,6 +77,7 @@ class RequestPublication:
         self._delivery_timeout_ms = outlet.delivery_timeout_ms
         self._compression = outlet.compression
         self._queues: dict[str, list[Request]] = {}
+        self._next_sequences: dict[tuple[int, str, int], int] = {}
         self.error: TxnLogError | None = None
         self.last_error: TxnLogError | None = None
 
@@ -151,7 +150,7 @@ class RequestPublication:
         try:
             outcomes = self._append(staged)
         except Exception as error:
-            outcomes = [_as_error(request, error) for request in staged]
+            outcomes = [unexpected(error, _writing(request)) for request in staged]
         found = {id(request): made for request, made in zip(staged, outcomes, strict=True)}
         return [
             self._settle(request, failed.get(id(request)) or found[id(request)])
@@ -214,12 +213,14 @@ class RequestPublication:
         """
         store = self._cluster.store
         missing = [
-            (request, partial(self._stage_file, store, request, batches))
+            (request, partial(stage, store, batches, self._compression))
             for request in requests
             for partition, batches in _by_partition(request)
             if all(staged.partition != partition for staged in request.staged)
         ]
-        made = store.together([write for _, write in missing])
+        made = store.together(
+            [partial(caught, write, _writing(request)) for request, write in missing]
+        )
         failed: dict[int, TxnLogError] = {}
         for (request, _), staged in zip(missing, made, strict=True):
             if isinstance(staged, TxnLogError):
@@ -229,18 +230,28 @@ class RequestPublication:
                 request.staged = sorted(every, key=lambda staged: staged.partition)
         return failed
 
-    def _stage_file(
-        self, store: ObjectStore, request: Request, batches: Sequence[Batch]
-    ) -> StagedBatch | TxnLogError:
-        try:
-            return stage(store, batches, self._compression)
-        except Exception as error:
-            return _as_error(request, error)
-
     def _fail(self, request: Request, error: TxnLogError) -> None:
         for batch in request.batches:
             self._deliveries.add(batch, error)
         self._release(request.batches)
+
+    def _base_sequences(self, request: Request, producer_id: int) -> dict[int, int]:
+        """Partition -> sequence of the first record of the request, if it is sent next."""
+        return {
+            staged.partition: self._next_sequences.get(
+                (producer_id, request.topic_id, staged.partition), 0
+            )
+            for staged in request.staged
+        }
+
+    def _continue(self, requests: Sequence[Request], outcomes: Sequence[Outcome]) -> None:
+        """Advance the sequences past what was appended."""
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if not isinstance(outcome, TxnLogError):
+                for staged in request.staged:
+                    key = (request.producer_id, request.topic_id, staged.partition)
+                    first = request.base_sequences[staged.partition]
+                    self._next_sequences[key] = first + staged.num_records
 
     def _append(self, requests: Sequence[Request]) -> list[Outcome]:
         """Append requests of different topics together; the outcome of each."""
@@ -250,10 +261,8 @@ class RequestPublication:
         raise NotImplementedError
 
 
-def _as_error(request: Request, error: Exception) -> TxnLogError:
-    if not isinstance(error, TxnLogError):
-        logger.exception("A request for topic %r met a bug", request.topic, exc_info=error)
-    return unexpected(error, f"Writing records to topic {request.topic!r}")
+def _writing(request: Request) -> str:
+    return f"Writing records to topic {request.topic!r}"
 
 
 def _needs_new_id(request: Request, outcome: Outcome) -> bool:
@@ -297,7 +306,6 @@ class Idempotent(RequestPublication):
         super().__init__(outlet)
         self._on_lost = on_lost
         self._producer_id = -1
-        self._next_sequences: dict[tuple[int, str, int], int] = {}
         self._topic_ids: dict[str, str] = {}
 
     def _append(self, requests: Sequence[Request]) -> list[Outcome]:
@@ -319,12 +327,7 @@ class Idempotent(RequestPublication):
         for number, found in enumerate(outcomes):
             if isinstance(found, UnknownTopicIdError):
                 outcomes[number] = caught(partial(self._append_to_new, requests[number], found))
-        for request, outcome in zip(requests, outcomes, strict=True):
-            if not isinstance(outcome, TxnLogError):
-                for staged in request.staged:
-                    key = (request.producer_id, request.topic_id, staged.partition)
-                    first = request.base_sequences[staged.partition]
-                    self._next_sequences[key] = first + staged.num_records
+        self._continue(requests, outcomes)
         return outcomes
 
     def _append_identified(self, requests: Sequence[Request]) -> list[Outcome]:
@@ -362,12 +365,7 @@ class Idempotent(RequestPublication):
             self._topic_ids[request.topic] = request.topic_id
         if self._producer_id < 0:
             self._producer_id = self._cluster.next_producer_id()
-        base_sequences = {
-            staged.partition: self._next_sequences.get(
-                (self._producer_id, request.topic_id, staged.partition), 0
-            )
-            for staged in request.staged
-        }
+        base_sequences = self._base_sequences(request, self._producer_id)
         request.producer_id, request.base_sequences = self._producer_id, base_sequences
 
     def _reset(self) -> None:
@@ -398,7 +396,6 @@ class Eager(RequestPublication):
         self._row: TransactionMetadata | None = None
         self._reading: Reading | None = None
         self._added: set[tuple[str, int]] = set()
-        self._next_sequences: dict[tuple[str, int], int] = {}
 
     def _append(self, requests: Sequence[Request]) -> list[Outcome]:
         if not requests:
@@ -406,12 +403,7 @@ class Eager(RequestPublication):
         row = self._opened(requests)
         for request in requests:
             if not request.base_sequences:
-                request.base_sequences = {
-                    staged.partition: self._next_sequences.get(
-                        (request.topic_id, staged.partition), 0
-                    )
-                    for staged in request.staged
-                }
+                request.base_sequences = self._base_sequences(request, request.producer_id)
         outcomes = append_in_transaction(
             self._cluster,
             row,
@@ -422,12 +414,7 @@ class Eager(RequestPublication):
         if any(isinstance(outcome, InvalidProducerEpochError) for outcome in outcomes):
             # The topic says that the transaction has ended, the row says by which owner (R32, R42).
             check_owner(self._cluster, row)
-        for request, outcome in zip(requests, outcomes, strict=True):
-            if not isinstance(outcome, TxnLogError):
-                for staged in request.staged:
-                    key = (request.topic_id, staged.partition)
-                    first = request.base_sequences[staged.partition]
-                    self._next_sequences[key] = first + staged.num_records
+        self._continue(requests, outcomes)
         return outcomes
 
     def _opened(self, requests: Sequence[Request]) -> TransactionMetadata:

@@ -24,8 +24,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from txnlog.cluster import Cluster
-from txnlog.errors import TxnLogError, unexpected
+from txnlog.errors import TxnLogError
 from txnlog.process.client_events import ClientEvents
+from txnlog.process.failures import unexpected
 from txnlog.producing.accumulator import Accumulator, Piece
 from txnlog.producing.batching import Batch, split, unsplit
 from txnlog.producing.deadlines import Deadline
@@ -169,7 +170,6 @@ class Sender:
             batches = [(batch, None) for batch in split(piece, self._sticky_run_bytes)]
         except Exception as error:
             topic = piece.destination.topic
-            logger.exception("Records for topic %r cannot be split into batches", topic)
             failed = unexpected(error, f"Splitting records for topic {topic!r} into batches")
             batches = [(unsplit(piece), failed)]
         batches.reverse()

@@ -18,10 +18,9 @@ from txnlog.errors import (
     ProducerFencedError,
     TxnLogError,
     UnknownTopicIdError,
-    unexpected,
 )
 from txnlog.messages import ConsumerGroupMetadata, TopicPartition
-from txnlog.process.failures import parts_of
+from txnlog.process.failures import parts_of, unexpected
 from txnlog.producing.deadlines import Deadline
 from txnlog.producing.destinations import Destinations
 from txnlog.producing.lifecycle import Lifecycle
@@ -93,8 +92,10 @@ class TransactionManager:
 
     def begin(self, deadline: Deadline) -> None:
         call = ProducerCall.BEGIN
-        number = self._lifecycle.enter(call, move=False)
+        self._lifecycle.check_usable()
+        self._lifecycle.check_call(call)
         if self.session.is_stale:
+            number = self._lifecycle.transaction
             self._run(call, number, deadline, lambda: deadline.retry(self.session.renew))
 
         def reset() -> None:

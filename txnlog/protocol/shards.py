@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from txnlog.protocol.partitioner import murmur2
+from txnlog.protocol.partitioner import partition_for_key
 
 STATE_PREFIX = "__transaction_state-"
 OFFSETS_PREFIX = "__consumer_offsets-"
@@ -13,7 +13,7 @@ OFFSETS_PREFIX = "__consumer_offsets-"
 @lru_cache(1024)
 def shard_number(name: str, count: int) -> int:
     """Which of `count` shards holds a transactional.id or a group: Kafka's partition of a key."""
-    return (murmur2(name.encode("utf-8", "surrogatepass")) & 0x7FFFFFFF) % count
+    return partition_for_key(name.encode("utf-8", "surrogatepass"), count)
 
 
 def state_table(shard: int) -> str:

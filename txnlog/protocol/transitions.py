@@ -323,10 +323,9 @@ def prepare_complete(
 
 
 def as_completed(row: TransactionMetadata) -> TransactionMetadata:
-    """A prepared row as COMPLETE will leave it, but for its time."""
+    """The row as COMPLETE will leave it, if it is prepared; but for its time."""
     after = prepare_complete(row, transaction=row.transaction, now_ms=row.updated_ms)
-    assert isinstance(after, Transition)
-    return after.next
+    return after.next if isinstance(after, Transition) else row
 
 
 def prepare_time_out(

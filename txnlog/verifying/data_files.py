@@ -172,8 +172,6 @@ def read_row_files(
     table: str,
     state: TableState,
     findings: Findings,
-    *,
-    tick: Callable[[int], None] = lambda count: None,
 ) -> int:
     """Decode the one-row files of a table; returns their number."""
     paths = state.files.column("path").to_pylist()
@@ -191,5 +189,4 @@ def read_row_files(
         if what:
             kind = FindingKind.FILE_DAMAGED
             findings.add(Finding(kind=kind, table=table, file=f"{table}/{path}", what=what))
-        tick(1)
     return len(paths)

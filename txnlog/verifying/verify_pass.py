@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from txnlog.errors import ConfigError, TxnLogError, UnknownTopicOrPartitionError, unexpected
+from txnlog.errors import ConfigError, TxnLogError, UnknownTopicOrPartitionError
+from txnlog.process.failures import unexpected
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.shards import OFFSETS_PREFIX, STATE_PREFIX, offsets_table, state_table
@@ -28,8 +28,6 @@ from txnlog.verifying import data_files
 from txnlog.verifying.cluster_properties import count, numbers, shards_with, undecided
 from txnlog.verifying.log_reading import Observer, TableReading, read_table
 from txnlog.verifying.report import Progress, Verification, VerifySettings
-
-logger = logging.getLogger("txnlog")
 
 _TOPIC_MARK = CONFIG_PREFIX + "partitions"
 _NO_LOG = "it has no commits and no checkpoints"
@@ -120,8 +118,6 @@ class VerifyPass:
             read()
         except Exception as error:
             failed = unexpected(error, f"Verifying {table!r}")
-            if failed is not error:
-                logger.error("Verifying %r failed", table, exc_info=error)
             self.found.errors.append((table, failed.message))
         self.found.tables += 1
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tests.staged_files import record_columns, written_file
+from tests.staged_files import append_idempotent, append_ongoing, record_columns, written_file
 from txnlog.cluster import Cluster
 from txnlog.process.clock import Clock
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
@@ -86,9 +86,8 @@ class Idempotent:
         return offset
 
     def repeat(self, batch: StagedBatch, sequence: int) -> int:
-        coordinator = self.cluster.coordinator
-        (offset,) = coordinator.append_idempotent(
-            self.producer_id, [batch], {batch.partition: sequence}
+        (offset,) = append_idempotent(
+            self.cluster, self.producer_id, [batch], {batch.partition: sequence}
         )
         return offset
 
@@ -116,8 +115,8 @@ def append(
     log = cluster.topic(TOPIC)
     touched = TopicPartitions(topic=TOPIC, topic_id=log.topic_id, partitions=(partition,))
     row = cluster.coordinator.add_partitions(row, [touched])
-    cluster.coordinator.append(
-        row, [stage(cluster, records, partition=partition)], {partition: sequence}
+    append_ongoing(
+        cluster, row, [stage(cluster, records, partition=partition)], {partition: sequence}
     )
     return row
 

@@ -9,6 +9,7 @@ import pytest
 from tests.consumer.records import TIME_MS, Writer, consumer, process, put, read, staged
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.errors import OffsetOutOfRangeError
 from txnlog.housekeeping.retention import Retention
 from txnlog.messages import OFFSET_BEGINNING, TopicPartition
@@ -43,7 +44,7 @@ def purchase(cluster: Cluster, *parts: tuple[int, int, Sequence[bytes]]) -> None
         staged(cluster, values, partition=partition, time_ms=time_ms)
         for partition, time_ms, values in parts
     ]
-    cluster.coordinator.commit_one_off(batches, Owner(run_id="shop"))
+    commit_one_off(cluster, batches, Owner(run_id="shop"))
 
 
 # --- Below the log start --------------------------------------------------------------------------

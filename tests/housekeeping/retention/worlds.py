@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from tests.coordinator.processes import PLAIN, process
-from tests.staged_files import named_file_of
+from tests.staged_files import append_idempotent, append_ongoing, named_file_of
 from txnlog.cluster import Cluster
 from txnlog.housekeeping.retention import Retention
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
@@ -77,8 +77,8 @@ class Idempotent:
         return self._append(batch, sequence), offset
 
     def _append(self, batch: StagedBatch, sequence: int) -> int:
-        [offset] = self.cluster.coordinator.append_idempotent(
-            self.producer_id, [batch], {batch.partition: sequence}
+        [offset] = append_idempotent(
+            self.cluster, self.producer_id, [batch], {batch.partition: sequence}
         )
         return offset
 
@@ -102,7 +102,7 @@ def open_eagerly(cluster: Cluster, *batches: StagedBatch, tid: str = "open") -> 
         )
         row = cluster.coordinator.add_partitions(row, [partitions])
         first = sequences.get(batch.partition, 0)
-        cluster.coordinator.append(row, [batch], {batch.partition: first})
+        append_ongoing(cluster, row, [batch], {batch.partition: first})
         sequences[batch.partition] = first + batch.num_records
     return row
 

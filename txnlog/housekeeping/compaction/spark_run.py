@@ -18,12 +18,7 @@ from typing import Literal, NamedTuple, TypeVar
 from msgspec import structs
 
 from txnlog.cluster import Cluster
-from txnlog.errors import (
-    CommitStateUnknownError,
-    ObjectNotFoundError,
-    TxnLogError,
-    unexpected,
-)
+from txnlog.errors import CommitStateUnknownError, ObjectNotFoundError, TxnLogError
 from txnlog.housekeeping.compaction.key_compaction import KeyCompactor
 from txnlog.housekeeping.compaction.segments import (
     commit_end_of_pass,
@@ -33,6 +28,7 @@ from txnlog.housekeeping.compaction.segments import (
     settings_of,
 )
 from txnlog.process.failpoint import reach
+from txnlog.process.failures import unexpected
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.compaction import (
     CompactionGroup,
@@ -374,10 +370,8 @@ class CompactionRun:
         return "given up"
 
     def _fail_with(self, what: str, error: Exception) -> Outcome:
-        """Record an error; that of a bug or a library is logged with its traceback."""
-        if not isinstance(error, TxnLogError):
-            logger.error("Compaction: %s failed", what, exc_info=error)
-        return self._fail(what, unexpected(error, "Compaction").message)
+        """Record an error."""
+        return self._fail(what, unexpected(error, f"Compaction: {what}").message)
 
     def _fail(self, what: str, why: str) -> Outcome:
         failure = f"{what}: {why}"

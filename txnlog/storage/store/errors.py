@@ -224,11 +224,6 @@ def check_size(url: str, path: str, data: Any) -> None:
         )
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text, without what may be a credential."""
-    return shown_reason(error)
-
-
 def _is_refusal(error: Exception) -> bool:
     refusals = (
         PermissionError,
@@ -290,7 +285,7 @@ def _not_written(error: NothingWrittenOSError, where: str, path: str) -> Nothing
         return folder_gone(where.rpartition("/")[0], path)
     remedy = _remedy(error, "Check the disk, then try again.")
     return NothingWrittenError(
-        f"{where}: nothing was written ({first_line(error)}). {remedy}",
+        f"{where}: nothing was written ({shown_reason(error)}). {remedy}",
         path=path,
         **describe_store_error(error),
     )
@@ -304,7 +299,7 @@ def _not_synced(error: NotSyncedOSError, where: str, path: str) -> NotSyncedErro
         remedy = "This file system cannot sync folders: create the root on another one, or with "
         remedy += "storage.fsync=false."
     return NotSyncedError(
-        f"{where}: fsync failed ({first_line(error)}), so what was written there may not survive "
+        f"{where}: fsync failed ({shown_reason(error)}), so what was written there may not survive "
         f"a power cut. {remedy}",
         path=path,
         **describe_store_error(error),

@@ -22,25 +22,24 @@ from obstore.store import AzureStore, LocalStore, MemoryStore, S3Store
 from txnlog.errors import (
     ConfigError,
     FolderNotFoundError,
-    ForkedProcessError,
     ObjectNotFoundError,
     TxnLogError,
 )
 from txnlog.process.caches import local_path
 from txnlog.process.clock import Clock, SystemClock, backoff_ms
 from txnlog.process.failures import Failures
-from txnlog.process.forking import ADVICE
+from txnlog.process.forking import check_parent, use_object_store
 from txnlog.process.latency import LATENCY_MS_MAX, Latency
 from txnlog.process.retries import Retries
 from txnlog.process.together import together
 from txnlog.settings.roots import place_of, without_secrets
 from txnlog.settings.storage_options import parse_storage_options
-from txnlog.storage.store.clock import StoreClock, check_conditional_puts
+from txnlog.storage.store.clock import StoreClock
+from txnlog.storage.store.codes import shown_reason
 from txnlog.storage.store.errors import (
     FAILURES,
     WHOLE_BYTES_MAX,
     check_size,
-    first_line,
     folder_gone,
     is_conflict,
     shown_cause,
@@ -69,17 +68,6 @@ LOCAL_BACKOFF_MS_MAX = 50.0
 """On a local disk, where what others do takes milliseconds."""
 _LOCAL_LATENCY_MS_MAX = 10.0
 """No longer wait for other writers than 50 ms there, either: they are up to five puts."""
-
-_used_in_this_process = False
-_forked_after_use = False
-
-
-def _after_fork_in_child() -> None:
-    global _forked_after_use
-    _forked_after_use = _forked_after_use or _used_in_this_process
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class ObjectMeta(NamedTuple):
@@ -151,7 +139,7 @@ class ObjectStore:
         path = local_path(url)
         if path is not None:
             return cls._local(os.path.abspath(path), create, clock, settings.fsync)
-        _check_fork()
+        check_parent()
         scheme = url.partition(":")[0].lower()
         place, shown = place_of(url), without_secrets(url)
         if scheme == "file":
@@ -182,8 +170,8 @@ class ObjectStore:
             store = LocalStore(folder, mkdir=create)
         except (obstore_exceptions.BaseError, OSError) as error:
             raise ConfigError(
-                f"The folder {folder} cannot be created or opened ({first_line(error)}). Check the "
-                "path and its permissions.",
+                f"The folder {folder} cannot be created or opened ({shown_reason(error)}). Check "
+                "the path and its permissions.",
                 url=folder,
             ) from error
         return cls(store, f"file://{folder}", clock=clock, fsync=fsync, makes_folders=create)
@@ -426,17 +414,17 @@ class ObjectStore:
             with suppress(ObjectNotFoundError):
                 self._call("delete", path, partial(os.unlink, disk.path(path)))
 
-    def list_folders(self, prefix: str = "") -> builtins.list[str]:
-        """Names of the folders directly below a folder."""
+    def list_folders(self) -> builtins.list[str]:
+        """Names of the folders directly below the root."""
         disk = self._disk
 
         def fetch() -> builtins.list[str]:
             if disk is not None:
-                return disk.list_folder(prefix)[0]
-            found = obstore.list_with_delimiter(self._store, prefix or None)
+                return disk.list_folder("")[0]
+            found = obstore.list_with_delimiter(self._store)
             return [folder.rstrip("/").rsplit("/", 1)[-1] for folder in found["common_prefixes"]]
 
-        return self._call("list", prefix, fetch)
+        return self._call("list", "", fetch)
 
     def move(self, path: str, target: str) -> None:
         """Give an object another name, in a folder that exists; a missing one is ignored.
@@ -589,16 +577,9 @@ class ObjectStore:
         """Measure the store's time at the next `now_ms`: the last one was wrong."""
         self._store_clock.forget()
 
-    def probe(self, prefix: str) -> None:
-        """Raise UnsupportedStoreError unless the store has conditional puts (R69)."""
-        check_conditional_puts(self, prefix)
-
     def _call(self, verb: str, path: str, call: Callable[[], T]) -> T:
-        global _used_in_this_process
         if self._disk is None:
-            _check_fork()
-            # Its library has threads, which a child of a fork has not.
-            _used_in_this_process = True
+            use_object_store()
         elif self._must_check_home:
             self._check_home(self._disk)
         if verb == "put":
@@ -627,14 +608,6 @@ class ObjectStore:
 
 class _ExistsError(Exception):
     """put-if-absent found an existing object."""
-
-
-def _check_fork() -> None:
-    if _forked_after_use:
-        raise ForkedProcessError(
-            "This process is a child of os.fork(), and its parent had used an object store, whose "
-            f"library's threads are not here: calls would hang. {ADVICE}"
-        )
 
 
 def _meta(item: Mapping[str, Any]) -> ObjectMeta:

@@ -246,12 +246,12 @@ def _retry(options: Mapping[str, str]) -> Any:
     return found or None
 
 
-def _check_http(options: StorageOptions, environ: Mapping[str, str] = os.environ) -> None:
+def _check_http(options: StorageOptions) -> None:
     """Raise ConfigError for an endpoint without TLS that is not allowed; requests would fail."""
     values = options.values
     plain = [name for name in _ENDPOINTS if values.get(name, "").startswith("http:")]
     allowed = values.get("allow_http", "").lower() in ON or any(
-        f"{prefix}ALLOW_HTTP" in environ for prefix in ("AWS_", "AZURE_", "GOOGLE_")
+        f"{prefix}ALLOW_HTTP" in os.environ for prefix in ("AWS_", "AZURE_", "GOOGLE_")
     )
     if plain and not allowed:
         raise ConfigError(

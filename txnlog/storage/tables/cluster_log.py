@@ -22,6 +22,7 @@ from txnlog.storage.delta.actions import Commit, Metadata, Txn
 from txnlog.storage.delta.delta_log import DeltaLog, LogSettings, Outcome
 from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.delta.transact import transact
+from txnlog.storage.store.clock import check_conditional_puts
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.schemas import CONFIG_PREFIX, config_of, create_actions
 
@@ -159,7 +160,7 @@ class ClusterLog:
     def _create(self, shards: int, offsets_shards: int, fsync: str) -> None:
         # From the first file on.
         self._store.set_fsync(fsync == ON, by_all=True)
-        self._store.probe(PATH)
+        check_conditional_puts(self._store, PATH)
         actions = create_actions(
             table_id=str(uuid.uuid4()),
             data_columns={"created_at": "timestamp"},
