@@ -31,7 +31,7 @@ from txnlog.errors import ConfigError, TxnLogError
 from txnlog.process.failpoint import reach
 from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.txn_memory import TXN_PREFIX
-from txnlog.settings.config import Config, parse_config, warn_about
+from txnlog.settings.config import Config, parse_config
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -169,7 +169,6 @@ def _stage(
     Returns its files and the ns of work, without waiting for rows.
     """
     began_ns = perf_counter_ns()
-    warn_about(options)
     keep_freed_memory()
     cluster = executor_cluster(options.root, options.storage, cluster_id=cluster_id)
     stager = Stager(

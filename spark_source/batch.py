@@ -24,7 +24,6 @@ from spark_source.settings import COMMITTED, SourceSettings, Times, source_setti
 from spark_source.topics import SourceTopics
 from txnlog.connector.causes import items_reporting_causes, reports_causes
 from txnlog.errors import ConfigError
-from txnlog.settings.config import warn_about
 from txnlog.storage.tables.topic_log import TopicLog
 
 if TYPE_CHECKING:
@@ -56,7 +55,6 @@ class TxnLogBatchReader(DataSourceReader):
         Raises: DataLossError, UnknownTopicOrPartitionError, OffsetOutOfRangeError, ConfigError.
         """
         settings = self._settings
-        warn_about(settings.options)
         topics = SourceTopics(settings)
         logs = topics.logs()
         topics.check_exist(logs)

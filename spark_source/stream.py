@@ -36,7 +36,6 @@ from txnlog.connector.causes import items_reporting_causes, reports_causes, with
 from txnlog.errors import CheckpointError, TxnLogError
 from txnlog.protocol.group_metadata import Positions
 from txnlog.protocol.polling import Polling, poll_interval_ms
-from txnlog.settings.config import warn_about
 from txnlog.storage.tables.topic_log import TopicLog
 
 if TYPE_CHECKING:
@@ -142,7 +141,6 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises: DataLossError, UnknownTopicOrPartitionError, ConfigError, CheckpointError,
         IllegalGenerationError, UnstableOffsetCommitError.
         """
-        warn_about(self._settings.options)
         if start and start == self._idle_at and self._must_rest():
             return start
         found = self._latest_offset(start, limit)

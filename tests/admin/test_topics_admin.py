@@ -46,7 +46,6 @@ from txnlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txnlog.messages import OFFSET_END, TopicPartition
-from txnlog.settings.topic_configs import TOPIC_CONFIGS
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import check_cluster
@@ -265,12 +264,6 @@ def test_configs_keep_properties_of_other_tools() -> None:
     assert found is not None
     assert found.configuration["delta.appendOnly"] == "false"
     assert found.configuration["txnlog.partitions"] == "2"
-
-
-def test_every_default_is_accepted_by_its_own_parser() -> None:
-    """Users may set a default explicitly."""
-    for row in TOPIC_CONFIGS.values():
-        assert row.parse(row.name, str(row.default)) == row.default
 
 
 # --- Records and offsets --------------------------------------------------------------------------

@@ -64,6 +64,14 @@ def test_number_beyond_kafkas_type_is_refused(name: Any, wrong: Any) -> None:
         parse_config({**ROOT, name: wrong}, "producer")
 
 
+def test_setting_spelled_twice_with_two_values_is_refused() -> None:
+    """The last one won, and nobody was told that the other one is not in force (R60)."""
+    given = {**ROOT, "linger.ms": 5, "LINGER.MS": 7}
+    with pytest.raises(ConfigError, match=r"linger\.ms is given two values"):
+        parse_config(given, "producer")
+    assert parse_config({**given, "LINGER.MS": "5"}, "producer").get("linger.ms") == 5
+
+
 def test_settings_that_are_not_a_dict_are_refused() -> None:
     """With a helpful error, not an AttributeError."""
     with pytest.raises(ConfigError, match="dict"):

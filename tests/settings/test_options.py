@@ -10,7 +10,7 @@ import pytest
 
 from txnlog.errors import ConfigError
 from txnlog.settings import config as config_module
-from txnlog.settings.config import parse_config, warn_about
+from txnlog.settings.config import find, parse_config
 from txnlog.settings.docs import with_tables
 from txnlog.settings.roots import redacted_url
 from txnlog.settings.table import READS, SETTINGS, SPARK, Scope
@@ -42,7 +42,7 @@ def test_kafka_prefix_of_an_option_with_a_meaning_is_taken_as_without(name: str)
     """A job that set kafka.isolation.level would silently read another isolation level."""
     parsed = parse_config({**ROOT, name: "read_uncommitted"}, "readStream")
     assert parsed.get("isolation.level") == "read_uncommitted"
-    assert parsed.ignored == ()
+    assert parse_config({**ROOT, "kafka.num.partitions": "7"}, "write").get("num.partitions") == 7
 
 
 def test_kafka_prefix_given_twice_with_different_values_is_refused() -> None:
@@ -65,15 +65,14 @@ def test_broker_options_are_ignored_with_one_warning(caplog: pytest.LogCaptureFi
         "acks": "all",
         "kafka.transaction.timeout.ms": "1000",
     }
-    parsed = parse_config(raw, "readStream")
-    assert len(parsed.ignored) == 7
     config_module._warned.clear()
     with caplog.at_level(logging.WARNING, logger="txnlog"):
-        warn_about(parsed, {})
-        warn_about(parsed, {})
-    assert len(caplog.records) == 1
-    assert "kafka.bootstrap.servers" in caplog.text
-    assert "hunter2" not in caplog.text
+        parse_config(raw, "readStream")
+        parse_config(raw, "readStream")
+    names = ", ".join(sorted(set(raw) - set(ROOT)))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Options without effect here, where there are no brokers: {names}."
+    ]
 
 
 # Kafka client settings that a job may have; most of them have no counterpart here.
@@ -96,8 +95,8 @@ def test_kafkas_client_settings_are_all_taken(operation: str) -> None:
     raw["kafka.compression.type"] = "lz4"
     if operation == "writeStream":
         del raw["kafka.transactional.id"]  # it is refused
-    parsed = parse_config({**ROOT, **raw}, operation)  # type: ignore[arg-type]
-    assert "kafka.bootstrap.servers" in parsed.ignored
+    parse_config({**ROOT, **raw}, operation)  # type: ignore[arg-type]
+    assert find("kafka.bootstrap.servers", operation) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["value.deserializer", "enable.auto.commit", "key.serializer"])
@@ -110,8 +109,7 @@ def test_what_kafkas_connector_refuses_is_refused(name: str) -> None:
 def test_group_id_prefix_is_taken_without_effect() -> None:
     """As in Kafka's connector when group.id is set: no group id is generated."""
     for operation in READS:
-        parsed = parse_config({**ROOT, "groupIdPrefix": "team"}, operation)  # type: ignore[arg-type]
-        assert parsed.ignored == ("groupIdPrefix",)
+        assert find("groupIdPrefix", operation) is None
     with pytest.raises(
         ConfigError, match="groupIdPrefix is for read and readStream, not for write"
     ):
@@ -187,16 +185,13 @@ def test_transactional_id_of_a_stream_is_refused_with_what_fences_by_name(name: 
     with pytest.raises(ConfigError, match=r"query's transactional\.id is its query id.*group\.id"):
         parse_config({**ROOT, name: "copier"}, "writeStream")
     assert parse_config({**ROOT, name: "copier"}, "write").get("transactional.id") == "copier"
-    assert (
-        "kafka.transactional.id"
-        in parse_config({**ROOT, "kafka.transactional.id": "copier"}, "readStream").ignored
-    )
+    assert find("kafka.transactional.id", "readStream") is None
 
 
 def test_trigger_options_of_a_batch_are_ignored_as_in_kafka() -> None:
     """Spark's Kafka connector warns and continues; a shared dictionary of options must not fail."""
     names = ("maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger")
-    assert parse_config({**ROOT, **dict.fromkeys(names, "5")}, "read").ignored == names
+    assert [find(name, "read") for name in names] == [None] * 3
 
 
 @pytest.mark.parametrize(
@@ -282,29 +277,36 @@ def test_options_pickled_come_back_equal() -> None:
     assert "v'" not in repr(copy.storage)
 
 
-def test_worker_over_tcp_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_worker_over_tcp_is_one_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """40 ms a hop, without a visible cause."""
-    parsed = parse_config(ROOT, "read")
     config_module._warned.clear()
     with caplog.at_level(logging.WARNING, logger="txnlog"):
-        warn_about(parsed, {})
-        warn_about(parsed, {"PYTHON_UNIX_DOMAIN_ENABLED": "true"})
+        monkeypatch.delenv("PYTHON_WORKER_FACTORY_SECRET", raising=False)
+        parse_config(ROOT, "read")
+        monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "hunter2")
+        monkeypatch.setenv("PYTHON_UNIX_DOMAIN_ENABLED", "true")
+        parse_config(ROOT, "read")
         assert not caplog.records
-        warn_about(parsed, {"PYTHON_WORKER_FACTORY_SECRET": "hunter2"})
-        warn_about(parsed, {"PYTHON_WORKER_FACTORY_SECRET": "hunter2"})
+        monkeypatch.delenv("PYTHON_UNIX_DOMAIN_ENABLED")
+        parse_config(ROOT, "read")
+        parse_config(ROOT, "read")
     assert len(caplog.records) == 1
     assert "spark.python.unix.domain.socket.enabled=true" in caplog.text
     assert "hunter2" not in caplog.text
 
 
 def test_table_rows_are_whole() -> None:
-    """A row for no operation, or a name twice, would never be found."""
+    """A row for no scope, or a name twice, would never be found; users may spell a default out."""
     found: set[tuple[str, str]] = set()
     for row in SETTINGS:
         taken = row.applies_to | row.ignored_in
         assert taken
         assert not row.applies_to & row.ignored_in
         assert row.doc.endswith((".", ".)"))
+        text = ",".join(row.default) if isinstance(row.default, tuple) else str(row.default)
+        assert row.default is None or row.parse(row.name, text) == row.default
         names = {(scope, name.lower()) for scope in taken for name in row.names}
         assert not names & found
         found |= names

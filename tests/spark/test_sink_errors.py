@@ -242,7 +242,10 @@ def test_damaged_topic_log_is_named_with_its_cause_and_nothing_is_lost(lab: Lab)
     ("option", "expected"),
     [
         ("num_partition", ("num.partition", "Did you mean num.partitions")),
-        ("transactional_id", ("transactional.id is not for writeStream", "what group.id does")),
+        (
+            "transactional_id",
+            ("transactional.id is not supported as writeStream option", "what group.id does"),
+        ),
     ],
 )
 def test_option_that_the_sink_does_not_take_is_refused_before_anything_runs(

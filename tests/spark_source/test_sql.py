@@ -85,7 +85,7 @@ def shown(error: PySparkException) -> str:
     ("options", "message"),
     [
         ({"subscribe": "nope"}, r"'nope' at file:.*; there are: empty, t\. Create it first"),
-        ({"subscibe": "t"}, "Unknown option subscibe.*Did you mean subscribe"),
+        ({"subscibe": "t"}, r"no read\w* option .subscibe.*Did you mean subscribe"),
         ({"subscribe": "t", "startingOffsets": "{"}, "Option startingOffsets is not JSON"),
         ({"subscribe": "t", "endingOffsets": '{"t":{"0":9,"1":0}}'}, "endingOffsets.*offset 9"),
         ({"assign": '{"t":[9]}'}, "Option assign: topic t has partitions 0 to 1, not 9"),

@@ -56,9 +56,7 @@ _warned: set[tuple[int, str]] = set()
 class Config:
     """Parsed settings of a client, or of a read or write in Spark; safe to print and to pickle.
 
-    `values` has one for each name of the scope, `given` the names that the user set. `ignored` are
-    those without effect, as the user wrote them, `secrets` those of `storage.*` whose values are
-    secrets.
+    `values` has one for each name of the scope, `given` the names that the user set.
     """
 
     scope: Scope
@@ -67,8 +65,6 @@ class Config:
     checkpoint_storage: StoreSettings
     values: Mapping[str, Value]
     given: frozenset[str]
-    ignored: tuple[str, ...]
-    secrets: tuple[str, ...]
 
     def get(self, name: str) -> Any:
         """The value, or its default."""
@@ -85,7 +81,7 @@ class Config:
 
 
 def parse_config(raw: Mapping[str, object], scope: Scope) -> Config:
-    """Parse what a user gave a client, or Spark. Does no I/O. None means "not set".
+    """Parse what a user gave a client, or Spark, and warn. None means "not set".
 
     Raises ConfigError that names the setting: unknown (with the nearest name), for another scope,
     malformed, missing, or set twice with different values.
@@ -126,14 +122,14 @@ def parse_config(raw: Mapping[str, object], scope: Scope) -> Config:
         ),
         values={**{row.name: row.default for row in rows_of(scope)}, **values},
         given=frozenset(values),
-        ignored=tuple(sorted(ignored)),
-        secrets=tuple(
-            prefix + name for prefix, given in stores.items() for name in secret_names(given)
-        ),
     )
     if scope in CLIENTS:
         log_forwarding.configure(config.get("logger"), is_debugging=bool(config.get("debug")))
-        warn_ignored(scope, config.ignored)
+    else:
+        _warn_in_spark(
+            prefix + name for prefix, given in stores.items() for name in secret_names(given)
+        )
+    warn_ignored(scope, ignored)
     return config
 
 
@@ -223,16 +219,14 @@ def warn_ignored(scope: Scope, names: Iterable[str]) -> None:
         )
 
 
-def warn_about(config: Config, environ: Mapping[str, str] = os.environ) -> None:
-    """Warn once about ignored options, about secrets that Spark would show, and about Spark
-    running without Unix domain sockets.
-    """
-    shown = warning_of(config.secrets, regex_of_conf(environ)) if config.secrets else None
-    if shown:
-        warn_once(shown)
-    warn_ignored(config.scope, config.ignored)
-    over_tcp = environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() != "true"
-    if over_tcp and environ.get("PYTHON_WORKER_FACTORY_SECRET"):
+def _warn_in_spark(secrets: Iterable[str]) -> None:
+    """Warn once about secrets that Spark would show, and about workers without Unix sockets."""
+    named = list(secrets)
+    warning = warning_of(named, regex_of_conf()) if named else None
+    if warning:
+        warn_once(warning)
+    over_tcp = os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() != "true"
+    if over_tcp and os.environ.get("PYTHON_WORKER_FACTORY_SECRET"):
         warn_once(
             "Spark connects to its Python workers over TCP, where delayed acknowledgements cost "
             "40 ms a hop. Start it with --conf spark.python.unix.domain.socket.enabled=true."
