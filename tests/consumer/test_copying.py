@@ -12,17 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from tests.consumer.records import (
-    BEAT_MS,
-    SESSION_MS,
-    beat,
-    consumer,
-    member,
-    process,
-    put,
-    staged,
-    world,
-)
+from tests.consumer.records import BEAT_MS, SESSION_MS, beat, consumer, member, put, staged, world
+from tests.world import process
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.consuming.group_session import SETTLE_PATIENCE_MS

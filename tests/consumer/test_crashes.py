@@ -15,12 +15,12 @@ from tests.consumer.records import (
     beat,
     group_row,
     member,
-    process,
     put,
     read,
     turn,
     world,
 )
+from tests.world import process
 from txnlog.consumer import Consumer
 from txnlog.errors import TxnLogError
 from txnlog.testing.faults import (

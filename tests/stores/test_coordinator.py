@@ -13,20 +13,6 @@ from typing import TypeVar
 
 import pytest
 
-from tests.coordinator.processes import (
-    CRASHES,
-    GROUP,
-    PLAIN,
-    both,
-    consumed,
-    outcome_of,
-    owned,
-    planned,
-    position,
-    process,
-    recover,
-    visible,
-)
 from tests.coordinator.test_crashes import (
     ABORTS,
     COMMITS,
@@ -41,6 +27,20 @@ from tests.stores.proxy import FaultProxy
 from tests.stores.servers import Place, Server
 from tests.stores.verified import NAMES_ONLY, verify_place
 from tests.stores.worlds import SharedServer, world_on
+from tests.world import (
+    CRASHES,
+    GROUP,
+    PLAIN,
+    both,
+    consumed,
+    outcome_of,
+    owned,
+    planned,
+    position,
+    process,
+    recover,
+    visible,
+)
 from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import StorageError, TxnLogError
