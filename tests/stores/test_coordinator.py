@@ -18,10 +18,11 @@ from tests.coordinator.test_crashes import (
     COMMITS,
     Deferred,
     Persistent,
-    calls_of,
+    begun,
     judge,
     persist,
 )
+from tests.faults import calls_of
 from tests.stores.plans import RandomFaults, no_trouble
 from tests.stores.proxy import FaultProxy
 from tests.stores.servers import Place, Server
@@ -94,7 +95,7 @@ def test_transaction_amid_faults_is_all_or_nothing(
     In two of three rounds the process also dies just before or after one of its calls.
     """
     chosen = random.Random(seed)
-    calls = calls_of(kind, PLAIN)
+    calls = len(calls_of(partial(begun, kind)))
     for number in range(ROUNDS):
         trial = Trial(server, proxy, chosen.randrange(2**32))
         actor = kind.begin(trial.shared, PLAIN)
@@ -116,7 +117,7 @@ def test_transaction_amid_faults_is_all_or_nothing(
 def test_recovery_amid_faults_is_recovered_again(trial: Trial) -> None:
     """Helpers fail and crash, too; the last one, without faults, finishes (R36)."""
     actor = Deferred.begin(trial.shared, PLAIN)
-    with planned(actor.cluster, {calls_of(Deferred, PLAIN) - 3: Fault.CRASH_BEFORE}):
+    with planned(actor.cluster, {len(calls_of(partial(begun, Deferred))) - 3: Fault.CRASH_BEFORE}):
         assert outcome_of(actor.act) == "crashed"
     trial.begin_faults()
     for _ in range(4):
