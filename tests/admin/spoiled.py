@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.coordinator.processes import (
+from tests.housekeeping.steps import FOREVER, written_both
+from tests.world import (
     GROUP,
     consumed,
     owned,
     process,
     world,
 )
-from tests.housekeeping.steps import FOREVER, written_both
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.storage.delta.delta_log import Committed

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.coordinator.processes import PLAIN
 from tests.housekeeping.steps import DAY_MS
+from tests.world import PLAIN
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer

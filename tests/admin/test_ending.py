@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.admin.worlds import admin, partition_of, query
 from tests.cases import Some
-from tests.coordinator.processes import (
-    CRASHES,
-    ERRORS,
+from tests.faults import RETRIABLE, Trial, cuts, meetings
+from tests.world import (
     both,
     check_settled,
     consumed,
     eager,
     outcome_of,
     owned,
-    planned,
     position,
     prepared,
     process,
@@ -36,9 +35,8 @@ from txnlog.errors import (
     TransactionalIdNotFoundError,
     UnstableOffsetCommitError,
 )
-from txnlog.protocol.metadata import LastBatch, Owner, TransactionMetadata
+from txnlog.protocol.metadata import LastBatch, Owner
 from txnlog.protocol.states import TransactionState
-from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 from txnlog.testing.invariants import check_cluster
 
 ENDED = (ProducerFencedError, InvalidTxnStateError)
@@ -108,70 +106,61 @@ def test_fenced_spark_query_is_fenced_in_every_worker(way: str) -> None:
     assert visible(process(shared), "z") == (True, True)
 
 
+def committing() -> Trial:
+    shared = world()
+    cluster = process(shared)
+    row = query(cluster, "run-1")
+    commit = partial(cluster.coordinator.commit, row, both(cluster, "x"))
+    return Trial(shared, cluster, partial(commit, offsets=[consumed(0, 10)]))
+
+
 @pytest.mark.parametrize("way", ["fence", "abort"])
 def test_fence_at_any_call_of_a_deferred_commit_is_all_or_nothing(
     way: str, some: Some[Any]
 ) -> None:
     """The transaction commits completely or its owner gets an error; the run is fenced (R43)."""
-    dry = process(world())
-    row = owned(dry, "first")
-    batches = both(dry, "x")
-    with planned(dry, {}) as plan:
-        dry.coordinator.commit(row, batches, offsets=[consumed(0, 10)])
+
+    def meanwhile(trial: Trial) -> None:
+        client = admin(process(trial.shared))
+        if way == "fence":
+            client.fence_producers(["tx"])["tx"].result()
+        else:
+            client.abort_transaction("tx").exception()
+
     results = set()
-    for number in some(range(plan.calls)):
-        shared = world()
-        cluster = process(shared)
-        row = query(cluster, "run-1")
-        batches = both(cluster, "x")
-
-        def interlude(shared: SharedMemory = shared) -> None:
-            client = admin(process(shared))
-            if way == "fence":
-                client.fence_producers(["tx"])["tx"].result()
-            else:
-                client.abort_transaction("tx").exception()
-
-        store = cluster.store
-        store.plan = FaultsAt({}, interlude=interlude, interlude_at=number)  # type: ignore[attr-defined]
-        outcome = outcome_of(
-            lambda c=cluster, r=row, b=batches: c.coordinator.commit(
-                r, b, offsets=[consumed(0, 10)]
-            )
-        )
-        check_cluster(process(shared))
-        after = recover(shared)
+    for trial in meetings(committing, meanwhile, some):
+        after = recover(trial.shared)
         seen = visible(after, "x")
         assert seen in ((True, True), (False, False))
         assert position(after) == (10 if seen[0] else 0)
-        assert (outcome == "done") <= seen[0]
+        assert (trial.outcome == "done") <= seen[0]
         if way == "fence":
             with pytest.raises(ProducerFencedError):
-                query(process(shared), "run-1")
+                query(process(trial.shared), "run-1")
         results.add(seen[0])
     assert results == {True, False}
 
 
 def test_fence_of_a_query_that_committed_in_between_still_fences_it(some: Some[Any]) -> None:
     """Fencing by the epoch that was read would miss a run with a newer epoch (R43)."""
-    dry = admin(process(world()))
-    owned(dry.cluster, "run-1")
-    with planned(dry.cluster, {}) as plan:
-        dry.fence_producers(["tx"])["tx"].result()
-    for number in some(range(plan.calls)):
+
+    def begin() -> Trial:
         shared = world()
         driver, operator = process(shared), process(shared)
         rows = [query(driver, "run-1")]
+        return Trial(shared, operator, partial(_fence, operator), more=(driver, rows))
 
-        def commit(driver: Cluster = driver, rows: list[TransactionMetadata] = rows) -> None:
-            with suppress(ProducerFencedError):
-                rows.append(driver.coordinator.commit(rows[-1], both(driver, "x")))
+    def commit(trial: Trial) -> None:
+        driver, rows = trial.more
+        with suppress(ProducerFencedError):
+            rows.append(driver.coordinator.commit(rows[-1], both(driver, "x")))
 
-        operator.store.plan = FaultsAt({}, interlude=commit, interlude_at=number)  # type: ignore[attr-defined]
-        admin(operator).fence_producers(["tx"])["tx"].result()
+    for trial in meetings(begin, commit, some):
+        assert trial.outcome == "done"
+        driver, rows = trial.more
         with pytest.raises(ProducerFencedError):
             driver.coordinator.commit(rows[-1], both(driver, "y"))
-        check_settled(shared)
+        check_settled(trial.shared)
 
 
 def test_fence_ends_a_transaction_that_has_sent_offsets() -> None:
@@ -203,37 +192,28 @@ def _abort_spec(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("act", [_fence, _abort, _abort_spec])
-@pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
 def test_abort_or_fence_that_crashes_at_any_call_is_finished_by_others(
-    act: Callable[[Cluster], None], fault: Fault, some: Some[Any]
+    act: Callable[[Cluster], None], some: Some[Any]
 ) -> None:
     """If the operator's process dies, the next sweeper finishes with the same result (R36)."""
 
-    def prepare() -> tuple[SharedMemory, Cluster, TransactionMetadata]:
+    def begin() -> Trial:
         shared = world()
         owner = process(shared)
         row = eager(owner, owned(owner, "first"), "x", offsets=[consumed(0, 10)])
-        return shared, process(shared), row
+        cluster = process(shared)
+        return Trial(shared, cluster, partial(act, cluster), more=row)
 
-    _, dry, _ = prepare()
-    with planned(dry, {}) as plan:
-        act(dry)
-    for number in some(range(plan.calls)):
-        shared, cluster, row = prepare()
-        with planned(cluster, {number: fault}):
-            outcome = outcome_of(lambda c=cluster: act(c))
-        assert outcome in ("done", "crashed", "StorageError", "CommitStateUnknownError")
-        check_cluster(process(shared))
-        shared.land_late()
-        if outcome not in ("done", "crashed"):
-            again = outcome_of(lambda c=cluster: act(c))
-            assert again == "done" or (act is _abort_spec and again == "InvalidTxnStateError")
-        after = recover(shared)
+    for trial in cuts(begin, some):
+        assert trial.outcome in ("done", "crashed", *RETRIABLE)
+        again = trial.again()
+        assert again in ("done", "crashed") or (act, again) == (_abort_spec, "InvalidTxnStateError")
+        after = recover(trial.shared)
         assert visible(after, "x") == (False, False)
         assert position(after) == 0
-        if outcome == "done":
+        if trial.outcome == "done":
             with pytest.raises(ENDED, match="operator"):
-                process(shared).coordinator.commit(row)
+                process(trial.shared).coordinator.commit(trial.more)
 
 
 def test_abort_by_spec_ends_a_prepared_transaction_that_a_new_owner_has_kept() -> None:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from tests.admin.worlds import admin
-from tests.coordinator.processes import (
-    CRASHES,
-    ERRORS,
+from tests.cases import Some
+from tests.faults import RETRIABLE, Trial, cuts
+from tests.world import (
     GROUP,
     both,
     check_settled,
     consumed,
     decide,
     faults,
-    outcome_of,
     owned,
-    planned,
     process,
     world,
 )
@@ -206,37 +205,26 @@ def _delete_group(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("act", [_move, _delete_offsets, _delete_group])
-@pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
 def test_group_change_that_crashes_at_any_call_is_all_or_nothing(
-    act: Callable[[Cluster], None], fault: Fault
+    act: Callable[[Cluster], None], some: Some[int]
 ) -> None:
     """With an open transaction, which is settled first (R46, R63)."""
 
-    def prepare() -> tuple[SharedMemory, Cluster]:
+    def begin() -> Trial:
         shared, cluster = stood()
         cluster.coordinator.add_partitions(owned(cluster, "first"), offsets=[consumed(0, 10)])
-        return shared, process(shared)
+        changing = process(shared)
+        return Trial(shared, changing, partial(act, changing))
 
-    _, dry = prepare()
-    with planned(dry, {}) as plan:
-        act(dry)
-    for number in range(plan.calls):
-        shared, cluster = prepare()
-        with planned(cluster, {number: fault}):
-            outcome = outcome_of(lambda c=cluster: act(c))
-        assert outcome in ("done", "crashed", "StorageError", "CommitStateUnknownError")
-        shared.land_late()
-        if outcome not in ("done", "crashed"):
-            again = outcome_of(lambda c=cluster: act(c))
-            assert again in ("done", "GroupIdNotFoundError")
-            outcome = "done"
-        group = process(shared).groups.describe(GROUP)
+    for trial in cuts(begin, some):
+        assert trial.outcome in ("done", "crashed", *RETRIABLE)
+        assert trial.again() in ("done", "crashed", "GroupIdNotFoundError")
+        group = process(trial.shared).groups.describe(GROUP)
         assert group is not None
         offsets = {number: at.offset for number, at in group.offsets.get("orders", {}).items()}
         expected = {0: 1, 1: 1} if act is _move else {}
         assert offsets in (expected, {0: 5, 1: 5})
-        assert outcome != "done" or offsets == expected
-        check_cluster(process(shared))
+        assert trial.outcome == "crashed" or offsets == expected
 
 
 def test_members_described_with_the_time_of_their_last_heartbeat_by_the_clock_of_the_store() -> (

@@ -9,7 +9,7 @@ import pytest
 
 from tests.admin.test_transactions_admin import HOUR_MS, forget, found_hanging, hang
 from tests.admin.worlds import admin
-from tests.coordinator.processes import (
+from tests.world import (
     GROUP,
     MINUTE_MS,
     both,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.admin.worlds import admin
-from tests.coordinator.processes import check_settled, faults, process, staged, state_of
 from tests.producer.following import commit
 from tests.producer.worlds import group, input_at, started, values, world
+from tests.world import check_settled, faults, process, staged, state_of
 from txnlog.admin import AbortTransactionSpec
 from txnlog.errors import ProducerFencedError, TxnLogError
 from txnlog.messages import TopicPartition

@@ -8,7 +8,7 @@ import pytest
 
 from spark_sink.commit import commit_micro_batch
 from spark_sink.messages import StagedTask
-from tests.coordinator.processes import staged
+from tests.world import staged
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.errors import ProducerFencedError

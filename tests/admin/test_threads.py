@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.consumer.records import process, put, world
+from tests.consumer.records import put, world
 from tests.threads import WAIT_S, in_threads
+from tests.world import process
 from txnlog.admin import (
     AdminClient,
     ConfigEntry,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from tests.admin.worlds import admin
-from tests.coordinator.processes import (
-    CRASHES,
-    ERRORS,
+from tests.cases import Some
+from tests.faults import RETRIABLE, Trial, cuts
+from tests.world import (
     PLAIN,
     SETTINGS,
     both,
@@ -18,7 +19,6 @@ from tests.coordinator.processes import (
     faults,
     outcome_of,
     owned,
-    planned,
     process,
     staged,
     visible,
@@ -49,8 +49,6 @@ from txnlog.messages import OFFSET_END, TopicPartition
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import check_cluster
-
-RETRIABLE = ("StorageError", "CommitStateUnknownError")
 
 
 def resource(name: str, *entries: ConfigEntry) -> ConfigResource:
@@ -379,36 +377,26 @@ BEFORE = (2, None, 0)
     ("act", "after"),
     [(_grow, (5, None, 0)), (_configure, (2, "1000", 0)), (_delete_records, (2, None, 1))],
 )
-@pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
 def test_admin_write_with_a_fault_at_any_call_happens_once_or_not_at_all(
-    act: Callable[[Cluster], None], after: tuple[object, ...], fault: Fault
+    act: Callable[[Cluster], None], after: tuple[object, ...], some: Some[int]
 ) -> None:
     """A lost reply is not a failure, and a repeated call after an error succeeds (R63)."""
 
-    def prepare() -> tuple[SharedMemory, Cluster]:
+    def begin() -> Trial:
         shared = world()
         committed(shared, "x")
-        return shared, process(shared)
+        cluster = process(shared)
+        return Trial(shared, cluster, partial(act, cluster))
 
-    _, dry = prepare()
-    with planned(dry, {}) as plan:
-        act(dry)
-    assert plan.calls > 1
-    for number in range(plan.calls):
-        shared, cluster = prepare()
-        with planned(cluster, {number: fault}):
-            outcome = outcome_of(lambda c=cluster: act(c))
-        shared.land_late()
-        fresh = process(shared)
-        assert outcome in ("done", "crashed", *RETRIABLE)
+    for trial in cuts(begin, some):
+        fresh = process(trial.shared)
+        assert trial.outcome in ("done", "crashed", *RETRIABLE)
         assert _effect(fresh) in (BEFORE, after)
-        assert outcome != "done" or _effect(fresh) == after
-        if outcome in RETRIABLE:
-            again = outcome_of(lambda c=cluster: act(c))
-            assert again == "done" or (act is _grow and again == "InvalidPartitionsError")
-            assert _effect(process(shared)) == after
+        assert trial.outcome != "done" or _effect(fresh) == after
+        again = trial.again()
+        assert again in ("done", "crashed") or (act, again) == (_grow, "InvalidPartitionsError")
+        assert trial.outcome == "crashed" or _effect(process(trial.shared)) == after
         assert visible(fresh, "x") == (True, True)
-        check_cluster(fresh)
 
 
 def test_admin_without_permission_raises_an_error_with_the_topic(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.admin.worlds import admin, partition_of, query
-from tests.coordinator.processes import (
+from tests.staged_files import append_idempotent, append_ongoing
+from tests.world import (
     GROUP,
     MINUTE_MS,
     both,
@@ -17,7 +18,6 @@ from tests.coordinator.processes import (
     visible,
     world,
 )
-from tests.staged_files import append_idempotent, append_ongoing
 from txnlog.admin import AbortTransactionSpec, HangingTransaction
 from txnlog.cluster import Cluster
 from txnlog.errors import (

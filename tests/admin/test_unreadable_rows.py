@@ -16,7 +16,7 @@ from tests.admin.spoiled import (
     spoil,
     two,
 )
-from tests.coordinator.processes import (
+from tests.world import (
     GROUP,
     PLAIN,
     both,

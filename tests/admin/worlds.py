@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.coordinator.processes import MINUTE_MS, staged
+from tests.world import MINUTE_MS, staged
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.messages import TopicPartition

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.coordinator.processes import process, world
+from tests.world import process, world
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer

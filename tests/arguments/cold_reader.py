@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import obstore
 
-from tests.coordinator.processes import PLAIN
 from tests.producer.worlds import read
+from tests.world import PLAIN
 from txnlog.cluster import Cluster
 from txnlog.settings.topic_configs import TOPIC_CONFIGS, config_value
 from txnlog.testing.faults import SharedMemory

@@ -22,7 +22,7 @@ from tests.arguments import junk
 from tests.arguments.clients import CLIENTS, NAMES, BoundedClock, Client, WaitsForEver, World
 from tests.arguments.cold_reader import objects, read_everything
 from tests.arguments.junk import TURN, mostly, odd, or_odd, several
-from tests.coordinator.processes import process, world
+from tests.world import process, world
 from txnlog.admin import (
     AbortTransactionSpec,
     AdminClient,

@@ -15,8 +15,8 @@ from spark_source.sql import read_committed
 from tests.admin.worlds import admin
 from tests.arguments.cold_reader import objects, read_everything
 from tests.arguments.junk import Refusing
-from tests.coordinator.processes import process, world
 from tests.producer.worlds import group, started
+from tests.world import process, world
 from txnlog.admin import (
     AbortTransactionSpec,
     ConfigEntry,

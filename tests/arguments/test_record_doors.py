@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from tests.arguments.cold_reader import read_everything
-from tests.coordinator.processes import process, world
 from tests.producer.worlds import Reports, producer, started
+from tests.world import process, world
 from txnlog.consumer import Consumer
 from txnlog.errors import (
     ConfigError,

@@ -18,8 +18,9 @@ from spark_source.planning import FileSlice, PartitionRange
 from spark_source.reading import read_ranges
 from spark_source.schema import spark_schema
 from spark_source.stream import TxnLogStreamReader, open_reader
-from tests.consumer.records import PLAIN, put
+from tests.consumer.records import put
 from tests.spark_source.stream_steps import ALL
+from tests.world import PLAIN
 from txnlog.cli.app import app
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer

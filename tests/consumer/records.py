@@ -6,7 +6,9 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from tests import world as worlds
 from tests.staged_files import append_ongoing, record_columns, written_file
+from tests.world import process
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.coordinator.one_off import commit_one_off
@@ -14,25 +16,16 @@ from txnlog.messages import Message, TopicPartition
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
-from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.testing.faults import SharedMemory
 
-PLAIN = LogSettings(checkpoint_mode="off")
 TIME_MS = 1_700_000_000_000
 SESSION_MS = 45_000
 BEAT_MS = 3_000
 
 
-def process(shared: SharedMemory) -> Cluster:
-    """A new process: its own memory, the shared store."""
-    return Cluster.open(shared.open(), create=True, shards=2, offsets_shards=1, settings=PLAIN)
-
-
 def world(partitions: int = 2, topic: str = "t") -> SharedMemory:
     """A store with a cluster and one topic."""
-    shared = SharedMemory()
-    process(shared).create_topic(topic, partitions=partitions)
-    return shared
+    return worlds.world((topic,), partitions=partitions, groups=())
 
 
 def staged(

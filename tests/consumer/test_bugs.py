@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.coordinator.processes import process, world
+from tests.world import process, world
 from txnlog.consumer import Consumer
 from txnlog.consuming.heartbeat_thread import HeartbeatThread
 from txnlog.consuming.membership import Heartbeat, MemberSettings

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.consumer.records import (
-    consumer,
-    member,
-    process,
-    put,
-    read,
-    world,
-)
+from tests.consumer.records import consumer, member, put, read, world
+from tests.world import process
 from txnlog.consumer import Consumer
 from txnlog.errors import (
     ClientStateError,

@@ -13,12 +13,12 @@ from tests.consumer.records import (
     group_row,
     member,
     parts,
-    process,
     put,
     read,
     turn,
     world,
 )
+from tests.world import process
 from txnlog.consumer import Consumer
 from txnlog.errors import (
     ClientStateError,

@@ -15,12 +15,12 @@ from tests.consumer.records import (
     group_row,
     member,
     parts,
-    process,
     put,
     read,
     turn,
     world,
 )
+from tests.world import process
 from txnlog.admin.topics import create_partitions
 from txnlog.consumer import Consumer
 from txnlog.errors import (

@@ -15,12 +15,12 @@ from tests.consumer.records import (
     member,
     messages,
     parts,
-    process,
     read,
     sent,
     turn,
 )
 from tests.consumer.test_cooperative import cooperative, filled
+from tests.world import process
 from txnlog.consumer import Consumer
 from txnlog.errors import (
     ClientStateError,

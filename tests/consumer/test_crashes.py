@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,33 +16,24 @@ from tests.consumer.records import (
     beat,
     group_row,
     member,
-    process,
     put,
     read,
     turn,
     world,
 )
+from tests.faults import Trial, cuts, meetings
+from tests.world import process
 from txnlog.consumer import Consumer
 from txnlog.errors import TxnLogError
 from txnlog.testing.faults import (
     Fault,
-    FaultsAt,
-    FaultyStore,
     SharedMemory,
-    SimulatedCrash,
-    no_faults,
 )
 from txnlog.testing.invariants import check_cluster
 
 CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
 COOPERATIVE = "cooperative-sticky"
 ERRORS = (Fault.FAIL_BEFORE, Fault.LOSE_REPLY, Fault.LAND_LATE)
-
-
-def store_of(one: Consumer) -> FaultyStore:
-    store = one._consumption().cluster.store
-    assert isinstance(store, FaultyStore)
-    return store
 
 
 def join(one: Consumer) -> None:
@@ -68,12 +60,10 @@ def leave(one: Consumer) -> None:
 ACTS: tuple[Callable[[Consumer], None], ...] = (join, live, commit, leave)
 
 
-def calls_of(act: Callable[[Consumer], None]) -> int:
-    one = newcomer(full_world())
-    plan = FaultsAt({})
-    store_of(one).plan = plan
-    act(one)
-    return plan.calls
+def begun(act: Callable[[Consumer], None], strategy: str = "range") -> Trial:
+    shared = full_world()
+    one = newcomer(shared, strategy)
+    return Trial(shared, one._consumption().cluster, partial(act, one), more=one)
 
 
 def full_world() -> SharedMemory:
@@ -111,27 +101,11 @@ def test_member_that_crashes_at_any_call_leaves_a_working_group(
     act: Callable[[Consumer], None], fault: Fault, some: Some[Any]
 ) -> None:
     """A member that crashed within join or leave must not block its partitions (R48, R63)."""
-    for number in some(range(calls_of(act))):
-        shared = full_world()
-        one = newcomer(shared)
-        store = store_of(one)
-        store.plan = FaultsAt({number: fault})
-        is_dead = False
-        try:
-            act(one)
-        except SimulatedCrash:
-            is_dead = True
-        except TxnLogError:
-            pass
-        store.plan = no_faults
-        shared.land_late()
-        check_cluster(process(shared))
-        judge(shared, one, is_dead, f"{act.__name__} with {fault} at {number}")
+    for trial in cuts(partial(begun, act), some, (fault,)):
+        judge(trial.shared, trial.more, trial.outcome == "crashed")
 
 
-def judge(
-    shared: SharedMemory, one: Consumer, is_dead: bool, where: str, strategy: str = "range"
-) -> None:
+def judge(shared: SharedMemory, one: Consumer, is_dead: bool, strategy: str = "range") -> None:
     """The live members soon read all uncommitted records, each partition by one member."""
     before = process(shared).groups.fetch("g") if group_exists(shared) else {}
     other = newcomer(shared, strategy)
@@ -139,14 +113,13 @@ def judge(
     for _ in range((SESSION_MS + 10_000) // BEAT_MS):
         turn(shared, *living, rounds=1)
     held = sorted(p.partition for reader in living for p in reader.assignment())
-    assert held == [0, 1], where
+    assert held == [0, 1]
     row = group_row(shared)
-    assert set(row.members) == {reader.memberid() for reader in living}, where
+    assert set(row.members) == {reader.memberid() for reader in living}
     committed = before.get("t", {})
     for reader in living:
         for p in reader.position(reader.assignment()):
-            at_least = committed.get(p.partition, 0)
-            assert p.offset >= at_least, where
+            assert p.offset >= committed.get(p.partition, 0)
     check_cluster(process(shared))
 
 
@@ -162,31 +135,22 @@ def test_member_suspended_at_any_call_does_no_harm(
     act: Callable[[Consumer], None], some: Some[Any]
 ) -> None:
     """It resumes after the others have taken over its partitions and committed (R48)."""
-    for number in some(range(calls_of(act))):
-        shared = full_world()
-        one = newcomer(shared)
-        successors: list[Consumer] = []
+    successors: list[Consumer] = []
 
-        def take_over(
-            shared: SharedMemory = shared, successors: list[Consumer] = successors
-        ) -> None:
-            successor = member(shared, enable_auto_commit=False)
-            successors.append(successor)
-            for _ in range(SESSION_MS // BEAT_MS + 3):
-                turn(shared, successor, rounds=1)
-            read(successor)
-            successor.commit(asynchronous=False)
+    def take_over(trial: Trial) -> None:
+        successors[:] = [member(trial.shared, enable_auto_commit=False)]
+        for _ in range(SESSION_MS // BEAT_MS + 3):
+            turn(trial.shared, *successors, rounds=1)
+        read(successors[0])
+        successors[0].commit(asynchronous=False)
 
-        store = store_of(one)
-        store.plan = FaultsAt({}, interlude=take_over, interlude_at=number)
-        with suppress(TxnLogError):
-            act(one)
-        store.plan = no_faults
-        assert group_row(shared).positions() == {"t": {0: 1, 1: 1}}, f"{act.__name__} at {number}"
+    for trial in meetings(partial(begun, act), take_over, some):
+        shared, one = trial.shared, trial.more
+        assert group_row(shared).positions() == {"t": {0: 1, 1: 1}}
         living = successors if one._is_closed else [one, *successors]
         turn(shared, *living, rounds=6)
         held = sorted(p.partition for reader in living for p in reader.assignment())
-        assert held == [0, 1], f"{act.__name__} at {number}"
+        assert held == [0, 1]
         assert [value for reader in living for value in read(reader)] == []
         check_cluster(process(shared))
 
@@ -209,7 +173,7 @@ class HandOver:
         """Both rejoin, the first revokes and rejoins, the second gets its part."""
         turn(self.shared, self.second, self.first, rounds=3)
 
-    def judge(self, dead: Consumer | None, where: str) -> None:
+    def judge(self, dead: Consumer | None) -> None:
         """Each partition is read by one member, from where the former owner has committed."""
         living = [one for one in (self.first, self.second) if one is not dead]
         for _ in range((SESSION_MS + 10_000) // BEAT_MS):
@@ -217,20 +181,18 @@ class HandOver:
                 turn(self.shared, *living, rounds=1)
         turn(self.shared, *living, rounds=4)
         held = sorted(p.partition for reader in living for p in reader.assignment())
-        assert held == [0, 1], where
+        assert held == [0, 1]
         row = group_row(self.shared)
-        assert set(row.members) == {reader.memberid() for reader in living}, where
-        assert not any(one.revoking for one in row.members.values()), where
-        assert [value for reader in living for value in read(reader)] == [], where
+        assert set(row.members) == {reader.memberid() for reader in living}
+        assert not any(one.revoking for one in row.members.values())
+        assert [value for reader in living for value in read(reader)] == []
         check_cluster(process(self.shared))
 
 
-def hand_over_calls(which: str) -> int:
-    world_ = HandOver()
-    plan = FaultsAt({})
-    store_of(getattr(world_, which)).plan = plan
-    world_.run()
-    return plan.calls
+def handing_over(which: str) -> Trial:
+    made = HandOver()
+    cluster = getattr(made, which)._consumption().cluster
+    return Trial(made.shared, cluster, made.run, more=made)
 
 
 @pytest.mark.parametrize("which", ["first", "second"])
@@ -245,35 +207,14 @@ def hand_over_calls(which: str) -> int:
 )
 def test_hand_over_survives_a_fault_at_any_call(which: str, fault: Fault, some: Some[Any]) -> None:
     """Whoever dies, and whenever: no partition stays with two members, or with none (R48, R63)."""
-    for number in some(range(hand_over_calls(which))):
-        made = HandOver()
-        one = getattr(made, which)
-        store = store_of(one)
-        store.plan = FaultsAt({number: fault})
-        dead = None
-        try:
-            made.run()
-        except SimulatedCrash:
-            dead = one
-        except TxnLogError:
-            pass
-        store.plan = no_faults
-        made.shared.land_late()
-        made.judge(dead, f"{which}, {fault} at {number}")
+    for trial in cuts(partial(handing_over, which), some, (fault,)):
+        made = trial.more
+        made.judge(getattr(made, which) if trial.outcome == "crashed" else None)
 
 
 @pytest.mark.parametrize("act", [live, commit])
 def test_cooperative_member_that_crashes_at_any_call_leaves_a_working_group(
     act: Callable[[Consumer], None], some: Some[Any]
 ) -> None:
-    for number in some(range(calls_of(act))):
-        shared = full_world()
-        one = newcomer(shared, COOPERATIVE)
-        store_of(one).plan = FaultsAt({number: Fault.CRASH_AFTER})
-        is_dead = False
-        try:
-            act(one)
-        except SimulatedCrash:
-            is_dead = True
-        store_of(one).plan = no_faults
-        judge(shared, one, is_dead, f"{act.__name__} at {number}", COOPERATIVE)
+    for trial in cuts(partial(begun, act, COOPERATIVE), some, (Fault.CRASH_AFTER,)):
+        judge(trial.shared, trial.more, trial.outcome == "crashed", COOPERATIVE)

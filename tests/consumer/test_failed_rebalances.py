@@ -10,19 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.cases import Some
-from tests.consumer.records import (
-    BEAT_MS,
-    Told,
-    beat,
-    consumer,
-    member,
-    parts,
-    process,
-    put,
-    turn,
-    world,
-)
+from tests.consumer.records import BEAT_MS, Told, beat, consumer, member, parts, put, turn, world
 from tests.interrupting import interrupted_at
+from tests.world import process
 from txnlog.consumer import Consumer
 from txnlog.consuming import (
     commits,

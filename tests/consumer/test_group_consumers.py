@@ -11,13 +11,12 @@ from tests.consumer.records import (
     group_row,
     member,
     parts,
-    process,
     put,
     read,
     turn,
     world,
 )
-from tests.coordinator.processes import check_settled
+from tests.world import check_settled, process
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.errors import (

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.consumer.records import (
-    Writer,
-    beat,
-    committed,
-    consumer,
-    member,
-    process,
-    put,
-    read,
-    sent,
-    world,
-)
-from tests.coordinator.processes import check_settled
+from tests.consumer.records import Writer, beat, committed, consumer, member, put, read, sent, world
+from tests.world import check_settled, process
 from txnlog.consumer import Consumer
 from txnlog.consuming.group_session import SETTLE_PATIENCE_MS
 from txnlog.errors import (

@@ -9,7 +9,8 @@ from types import FrameType
 
 import pytest
 
-from tests.consumer.records import consumer, messages, process, put, world
+from tests.consumer.records import consumer, messages, put, world
+from tests.world import process
 from txnlog.consumer import Consumer
 from txnlog.consuming import fetching, record_stream
 from txnlog.messages import TopicPartition

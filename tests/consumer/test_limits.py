@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.consumer.records import consumer, process, world
-from tests.coordinator.processes import check_settled
+from tests.consumer.records import consumer, world
+from tests.world import check_settled, process
 from txnlog.admin.topics import delete_records
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer

@@ -13,13 +13,13 @@ from tests.consumer.records import (
     group_row,
     member,
     parts,
-    process,
     put,
     read,
     sent,
     turn,
     world,
 )
+from tests.world import process
 from txnlog.consumer import Consumer
 from txnlog.errors import (
     FencedInstanceIdError,

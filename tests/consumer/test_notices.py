@@ -14,17 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.consumer.records import (
-    consumer,
-    member,
-    parts,
-    process,
-    put,
-    read,
-    sent,
-    turn,
-    world,
-)
+from tests.consumer.records import consumer, member, parts, put, read, sent, turn, world
+from tests.world import process
 from txnlog import AdminClient, Consumer, NewTopic, Producer
 from txnlog.consuming import membership
 from txnlog.errors import GroupIdNotFoundError, StorageError

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.cases import Some
-from tests.consumer.records import BEAT_MS, SESSION_MS, beat, consumer, member, process, put, world
+from tests.consumer.records import BEAT_MS, SESSION_MS, beat, consumer, member, put, world
+from tests.world import process
 from txnlog.errors import TxnLogError
 from txnlog.messages import OFFSET_BEGINNING, ConsumerGroupMetadata, TopicPartition
 from txnlog.producer import Producer

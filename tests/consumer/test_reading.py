@@ -14,13 +14,13 @@ from tests.consumer.records import (
     at,
     consumer,
     messages,
-    process,
     put,
     read,
     reader_of,
     staged,
     world,
 )
+from tests.world import process
 from txnlog.admin import AdminClient, OffsetSpec
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer

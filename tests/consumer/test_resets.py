@@ -11,7 +11,6 @@ from tests.consumer.records import (
     committed,
     group_row,
     member,
-    process,
     put,
     read,
     reader_of,
@@ -19,7 +18,7 @@ from tests.consumer.records import (
     turn,
     world,
 )
-from tests.coordinator.processes import decide
+from tests.world import decide, process
 from txnlog.cluster import Cluster
 from txnlog.consuming import fetcher
 from txnlog.errors import (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.consumer.records import TIME_MS, consumer, process, put, read, staged, world
+from tests.consumer.records import TIME_MS, consumer, put, read, staged, world
+from tests.world import process
 from txnlog.admin.dumps import dump_topic
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer

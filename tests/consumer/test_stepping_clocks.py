@@ -10,18 +10,17 @@ import pytest
 
 from tests.consumer.records import (
     BEAT_MS,
-    PLAIN,
     SESSION_MS,
     consumer,
     group_row,
     member,
     parts,
-    process,
     put,
     read,
     turn,
     world,
 )
+from tests.world import PLAIN, process
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.errors import IllegalGenerationError

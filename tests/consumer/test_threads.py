@@ -15,7 +15,6 @@ from tests.consumer.records import (
     consumer,
     member,
     messages,
-    process,
     put,
     read,
     reader_of,
@@ -23,6 +22,7 @@ from tests.consumer.records import (
     world,
 )
 from tests.threads import WAIT_S, Thread, in_threads
+from tests.world import process
 from txnlog.consumer import Consumer
 from txnlog.errors import ClientStateError, UnstableOffsetCommitError
 from txnlog.messages import OFFSET_INVALID, Message, TopicPartition

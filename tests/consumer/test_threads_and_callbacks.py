@@ -10,17 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.consumer.records import (
-    committed,
-    consumer,
-    member,
-    parts,
-    process,
-    put,
-    read,
-    world,
-)
+from tests.consumer.records import committed, consumer, member, parts, put, read, world
 from tests.threads import WAIT_S, Thread
+from tests.world import process
 from txnlog.consumer import Consumer
 from txnlog.errors import ClientStateError
 from txnlog.messages import TopicPartition

@@ -10,7 +10,8 @@ from functools import cache
 import pytest
 from obstore.store import MemoryStore
 
-from tests.consumer.records import PLAIN, consumer, put
+from tests.consumer.records import consumer, put
+from tests.world import PLAIN
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.messages import TopicPartition

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,20 @@ import pytest
 
 from spark_sink.commit import commit_batch_write
 from tests.cases import Some
-from tests.coordinator.processes import (
-    CRASHES,
-    ERRORS,
+from tests.coordinator.test_phases import options, stage
+from tests.faults import Trial, cuts, meetings
+from tests.world import (
     PLAIN,
     SETTINGS,
     TOPICS,
     both,
     faults,
-    outcome_of,
-    planned,
     process,
     recover,
     staged,
     visible,
     world,
 )
-from tests.coordinator.test_phases import options, stage
 from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.errors import DuplicateTransactionError, InvalidTxnStateError
@@ -81,12 +79,10 @@ def test_pair_in_some_topics_only_is_an_error_that_names_them() -> None:
     assert write(cluster, both(cluster, "third"), 8)
 
 
-def calls_of_write(settings: LogSettings) -> int:
-    cluster = process(world(settings=settings), settings=settings)
-    batches = both(cluster, "mine")
-    with planned(cluster, {}) as plan:
-        write(cluster, batches, 1)
-    return plan.calls
+def begun(settings: LogSettings = PLAIN) -> Trial:
+    shared = world(settings=settings)
+    cluster = process(shared, settings=settings)
+    return Trial(shared, cluster, partial(write, cluster, both(cluster, "mine"), 1))
 
 
 @pytest.mark.parametrize(
@@ -102,25 +98,18 @@ def test_write_cut_at_any_call_and_run_again_happens_once(
     The job is run again with files of its own; exactly one of the two is in, in both topics.
     """
     first_runs = set()
-    for number in some(range(calls_of_write(settings))):
-        for fault in (*CRASHES, *ERRORS):
-            shared = world(settings=settings)
-            cluster = process(shared, settings=settings)
-            batches = both(cluster, "mine")
-            with planned(cluster, {number: fault}):
-                outcome = outcome_of(lambda c=cluster, b=batches: write(c, b, 1))
-            shared.land_late()
-            if recovered:
-                recover(shared)
-            again = process(shared, settings=settings)
-            written = write(again, both(again, "again"), 1)
-            where = f"{fault} at call {number}: {outcome}"
-            assert visible(again, "again") == (written, written), where
-            assert visible(again, "mine") == (not written, not written), where
-            assert outcome != "done" or not written, where
-            first_runs.add(written)
+    for trial in cuts(partial(begun, settings), some):
+        shared = trial.shared
+        if recovered:
             recover(shared)
-            assert not write(process(shared), both(process(shared), "third"), 1), where
+        again = process(shared, settings=settings)
+        written = write(again, both(again, "again"), 1)
+        assert visible(again, "again") == (written, written)
+        assert visible(again, "mine") == (not written, not written)
+        assert trial.outcome != "done" or not written
+        first_runs.add(written)
+        recover(shared)
+        assert not write(process(shared), both(process(shared), "third"), 1)
     assert first_runs == {True, False}
 
 
@@ -146,32 +135,35 @@ def test_two_writers_of_one_app_id_are_decided_one_after_another(
 
     The second writer does all its work at each storage call of the first, in turns.
     """
-    for number in some(range(calls_of_write(PLAIN))):
+
+    def begin() -> Trial:
         shared = world()
         first, second = process(shared), process(shared)
         mine = both(first, "mine")
         theirs = [batch for batch in both(second, "theirs") if batch.topic in topics]
-        calls, results = iter(range(1000)), {}
+        results: dict[str, bool] = {}
 
-        def at_that_call(verb: str, path: str, n: int = number, c=calls) -> bool:  # type: ignore[no-untyped-def]
-            return next(c) == n
+        def act() -> None:
+            results["first"] = write(first, mine, 1)
 
-        def second_writes(s=second, b=theirs, r=results) -> None:  # type: ignore[no-untyped-def]
-            r["second"] = write(s, b, version)
+        return Trial(shared, first, act, more=(second, theirs, results))
 
-        during(first, at_that_call, second_writes)
-        outcome = outcome_of(lambda f=first, b=mine, r=results: r.update(first=write(f, b, 1)))
-        after = recover(shared)
+    def meanwhile(trial: Trial) -> None:
+        second, theirs, results = trial.more
+        results["second"] = write(second, theirs, version)
+
+    for trial in meetings(begin, meanwhile, some):
+        results = trial.more[-1]
+        after = recover(trial.shared)
         seen_first, seen_second = visible(after, "mine"), visible(after, "theirs")
-        where = f"at call {number}: {outcome}, {results}"
-        assert seen_first in ((True, True), (False, False)), where
-        assert seen_second == tuple(results["second"] and t in topics for t in TOPICS), where
-        assert seen_first[0] == results.get("first", False), where
-        if outcome == "done" and version == 1:
-            assert results["first"] != results["second"], where
-        elif outcome != "done":
-            assert outcome == "DuplicateTransactionError", where
-            assert len(topics) == 1, where
+        assert seen_first in ((True, True), (False, False))
+        assert seen_second == tuple(results["second"] and t in topics for t in TOPICS)
+        assert seen_first[0] == results.get("first", False)
+        if trial.outcome == "done" and version == 1:
+            assert results["first"] != results["second"]
+        elif trial.outcome != "done":
+            assert trial.outcome == "DuplicateTransactionError"
+            assert len(topics) == 1
 
 
 def test_pair_of_a_deleted_topic_is_not_that_of_its_successor() -> None:

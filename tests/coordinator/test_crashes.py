@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.cases import Some
-from tests.coordinator.processes import (
+from tests.faults import RETRIABLE, Trial, cuts, meetings
+from tests.world import (
     CRASHES,
     ERRORS,
     GROUP,
@@ -164,11 +166,13 @@ COMMITS: list[type[Deferred]] = [Deferred, OtherOrder, ThirdOrder, Eager, Append
 ABORTS: list[type[Deferred]] = [Aborting, TakingOver, TimingOut]
 
 
-def calls_of(kind: type[Deferred], settings: LogSettings) -> int:
-    actor = kind.begin(world(settings=settings), settings)
-    with planned(actor.cluster, {}) as plan:
-        actor.act()
-    return plan.calls
+def begun(kind: type[Deferred], settings: LogSettings = PLAIN) -> Trial:
+    """With a witness of what can be seen."""
+    shared = world(settings=settings)
+    actor = kind.begin(shared, settings)
+    witness = Witness()
+    witness.observe(process(shared))
+    return Trial(shared, actor.cluster, actor.act, more=witness)
 
 
 def judge(kind: type[Deferred], shared: SharedMemory, outcome: str) -> bool:
@@ -210,22 +214,10 @@ def test_transaction_cut_at_any_call_is_all_or_nothing(
 ) -> None:
     """Before PREPARE it aborts, after PREPARE any process finishes it (R36, R73)."""
     results = set()
-    for number in some(range(calls_of(kind, settings))):
-        for fault in (*CRASHES, *ERRORS):
-            shared = world(settings=settings)
-            actor = kind.begin(shared, settings)
-            witness = Witness()
-            witness.observe(process(shared))
-            with planned(actor.cluster, {number: fault}):
-                outcome = outcome_of(actor.act)
-            check_cluster(process(shared))
-            witness.observe(process(shared))
-            shared.land_late()
-            try:
-                results.add(judge(kind, shared, outcome))
-            except AssertionError as error:
-                raise AssertionError(f"{kind.__name__}: {fault} at call {number}") from error
-            witness.observe(process(shared))
+    for trial in cuts(partial(begun, kind, settings), some):
+        trial.more.observe(process(trial.shared))
+        results.add(judge(kind, trial.shared, trial.outcome))
+        trial.more.observe(process(trial.shared))
     assert results == ({True, False} if kind.commits else {False})
 
 
@@ -234,31 +226,19 @@ def test_transaction_repeated_after_an_error_succeeds_once(
     kind: type[Deferred], some: Some[Any]
 ) -> None:
     """After a retriable error the same call may be repeated, whatever landed (R28, R36, R41)."""
-    for number in some(range(calls_of(kind, PLAIN))):
-        for fault in ERRORS:
-            shared = world()
-            actor = kind.begin(shared, PLAIN)
-            with planned(actor.cluster, {number: fault}):
-                outcome = outcome_of(actor.act)
-            assert outcome in ("done", "StorageError", "CommitStateUnknownError"), outcome
-            if kind is Persistent:
-                assert outcome == "done"
-            elif outcome != "done" and kind is not OneOff:
-                shared.land_late()
-                assert outcome_of(actor.act) == "done", f"{fault} at call {number}"
-                outcome = "done"
-            judge(kind, shared, outcome)
+    for trial in cuts(partial(begun, kind), some, ERRORS):
+        assert trial.outcome in ("done", *RETRIABLE)
+        if kind is not OneOff:
+            assert kind is not Persistent or trial.outcome == "done"
+            assert trial.again() == "done"
+        judge(kind, trial.shared, trial.outcome if kind is OneOff else "done")
 
 
 @pytest.mark.parametrize("kind", [Deferred, Eager, OneOff, TakingOver])
 def test_recovery_cut_at_any_call_is_recovered_again(kind: type[Deferred], some: Some[Any]) -> None:
     """Helpers crash, too: any subset of the markers may be written for the next one (R36)."""
-    for number in some(range(calls_of(kind, PLAIN))):
-        shared = world()
-        actor = kind.begin(shared, PLAIN)
-        with planned(actor.cluster, {number: Fault.CRASH_AFTER}):
-            outcome_of(actor.act)
-        decided = None
+    for trial in cuts(partial(begun, kind), some, (Fault.CRASH_AFTER,)):
+        shared, decided = trial.shared, None
         for second in range(60):
             helper = process(shared)
             sweeper = Sweeper(helper, interval_ms=120_000)
@@ -268,14 +248,10 @@ def test_recovery_cut_at_any_call_is_recovered_again(kind: type[Deferred], some:
                 if outcome_of(sweeper.sweep) == "done":
                     break
             check_cluster(process(shared))
-            seen = judge_prefix(shared)
+            seen = any(visible(process(shared), "mine"))
             assert decided is None or not decided or seen, "a decision was taken back"
             decided = seen
         judge(kind, shared, "crashed")
-
-
-def judge_prefix(shared: SharedMemory) -> bool:
-    return any(visible(process(shared), "mine"))
 
 
 # --- Others act while one process is paused -------------------------------------------------------
@@ -328,32 +304,16 @@ def test_transaction_met_by_another_process_at_any_call_is_all_or_nothing(
 
     `late`: its call at that moment is a put that lands only after the others have acted.
     """
-    for number in some(range(calls_of(kind, PLAIN))):
-        shared = world()
-        actor = kind.begin(shared, PLAIN)
-        witness = Witness()
 
-        def interlude(shared: SharedMemory = shared, witness: Witness = witness) -> None:
-            other = process(shared)
-            other_act(other)
-            check_cluster(process(shared))
-            witness.observe(other)
+    def meanwhile(trial: Trial) -> None:
+        other = process(trial.shared)
+        other_act(other)
+        check_cluster(process(trial.shared))
+        trial.more.observe(other)
 
-        store = faults(actor.cluster)
-        at = number + 1 if late else number
-        store.plan = FaultsAt(
-            {number: Fault.LAND_LATE} if late else {}, interlude=interlude, interlude_at=at
-        )
-        outcome = outcome_of(actor.act)
-        if not late:
-            store.plan = lambda verb, path: Fault.NONE
-        shared.land_late()
-        check_cluster(process(shared))
-        try:
-            judge(kind, shared, outcome)
-        except AssertionError as error:
-            raise AssertionError(f"{kind.__name__} against {other_act} at {number}") from error
-        witness.observe(process(shared))
+    for trial in meetings(partial(begun, kind), meanwhile, some, late=late):
+        judge(kind, trial.shared, trial.outcome)
+        trial.more.observe(process(trial.shared))
 
 
 def start_new_query_and_commit(other: Cluster) -> None:
@@ -371,73 +331,56 @@ def test_zombie_and_successor_reading_the_same_input_write_it_once(
     kind: type[Deferred], successor: Callable[[Cluster], None], some: Some[Any]
 ) -> None:
     """The successor starts at the group's position; the zombie resumes later (R44, R47, R48)."""
-    for number in some(range(calls_of(kind, PLAIN))):
-        shared = world()
-        actor = kind.begin(shared, PLAIN)
-        faults(actor.cluster).plan = FaultsAt(
-            {}, interlude=lambda s=shared: successor(process(s)), interlude_at=number
-        )
-        outcome = outcome_of(actor.act)
-        after = recover(shared)
+    meanwhile = lambda trial: successor(process(trial.shared))  # noqa: E731
+    for trial in meetings(partial(begun, kind), meanwhile, some):
+        after = recover(trial.shared)
         mine, theirs = visible(after, "mine"), visible(after, "theirs")
         assert theirs == (True, True)
         assert mine in ((True, True), (False, False))
-        assert position(after) == (25 if mine[0] else 15), f"at call {number}"
-        assert (outcome == "done") <= mine[0]
+        assert position(after) == (25 if mine[0] else 15)
+        assert (trial.outcome == "done") <= mine[0]
 
 
 # --- Topics ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
-def test_create_topic_cut_at_any_call_makes_one_topic_or_none(
-    fault: Fault, some: Some[Any]
-) -> None:
+def test_create_topic_cut_at_any_call_makes_one_topic_or_none(some: Some[Any]) -> None:
     """A lost reply must not read as "exists already", nor a crash leave half a topic."""
-    shared = world()
-    other = process(shared)
-    with planned(other, {}) as plan:
-        other.create_topic("dry", partitions=3)
-    for number in some(range(plan.calls)):
+
+    def begin() -> Trial:
+        shared = world()
         cluster = process(shared)
-        name = f"t{number}"
-        with planned(cluster, {number: fault}):
-            outcome = outcome_of(lambda c=cluster, n=name: c.create_topic(n, partitions=3))
-        shared.land_late()
-        assert outcome in ("done", "crashed", "StorageError")
-        assert outcome in ("done", "crashed") or fault in ERRORS
-        fresh = process(shared)
-        fresh.create_topic(name, partitions=3, exist_ok=True)
-        assert fresh.topic(name).partitions == 3
+        return Trial(shared, cluster, partial(cluster.create_topic, "new", partitions=3))
+
+    for trial in cuts(begin, some):
+        assert trial.outcome in ("done", "crashed", "StorageError")
+        assert trial.outcome in ("done", "crashed") or trial.fault in ERRORS
+        fresh = process(trial.shared)
+        fresh.create_topic("new", partitions=3, exist_ok=True)
+        assert fresh.topic("new").partitions == 3
         check_cluster(fresh)
 
 
-@pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
-def test_delete_topic_cut_at_any_call_deletes_whole_or_not(fault: Fault) -> None:
+def test_delete_topic_cut_at_any_call_deletes_whole_or_not(some: Some[Any]) -> None:
     """The ends must survive in the same commit that removes the files (R71)."""
-    number = 0
-    while True:
+
+    def begin() -> Trial:
         shared = world()
         owner = process(shared)
-        row = owned(owner, "first")
-        owner.coordinator.commit(row, both(owner, "mine"))
+        owner.coordinator.commit(owned(owner, "first"), both(owner, "mine"))
         ends = [p.end_offset for p in owner.topic("orders").view.partitions]
         assert sum(ends) == 2
         cluster = process(shared)
-        with planned(cluster, {number: fault}) as plan:
-            outcome = outcome_of(lambda c=cluster: c.delete_topic("orders"))
-        shared.land_late()
-        fresh = process(shared)
+        return Trial(shared, cluster, partial(cluster.delete_topic, "orders"), more=ends)
+
+    for trial in cuts(begin, some):
+        fresh = process(trial.shared)
         gone = "orders" not in fresh.list_topics()
-        assert gone >= (outcome == "done")
+        assert gone >= (trial.outcome == "done")
         fresh.create_topic("orders", partitions=2, exist_ok=True)
-        view = fresh.topic("orders").view
-        assert [p.end_offset for p in view.partitions] == ends
+        assert [p.end_offset for p in fresh.topic("orders").view.partitions] == trial.more
         assert visible(fresh, "mine") == (not gone, True)
         check_cluster(fresh)
-        number += 1
-        if number >= plan.calls:
-            break
 
 
 @pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tests.coordinator.processes import (
+from tests.world import (
     GROUP,
     MINUTE_MS,
     both,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.coordinator.processes import PLAIN, both, owned, visible
+from tests.world import PLAIN, both, owned, visible
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import Sweeper

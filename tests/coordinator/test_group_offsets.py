@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.coordinator.processes import (
+from tests.world import (
     GROUP,
     MINUTE_MS,
     TOPICS,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
-from tests.coordinator.processes import (
+from tests import world as worlds
+from tests.cases import Some
+from tests.faults import Trial, cuts
+from tests.world import (
     CRASHES,
-    ERRORS,
-    PLAIN,
-    TOPICS,
     both,
     consumed,
     outcome_of,
@@ -29,18 +30,8 @@ GROUPS = ("a", "b", "c")
 SHARDS = 4
 
 
-def process(shared: SharedMemory) -> Cluster:
-    return Cluster.open(shared.open(), create=True, shards=2, offsets_shards=SHARDS, settings=PLAIN)
-
-
-def world() -> SharedMemory:
-    shared = SharedMemory()
-    first = process(shared)
-    for name in TOPICS:
-        first.create_topic(name, partitions=2)
-    for group in GROUPS:
-        first.groups.start(group)
-    return shared
+process = partial(worlds.process, offsets_shards=SHARDS)
+world = partial(worlds.world, groups=GROUPS, offsets_shards=SHARDS)
 
 
 def offsets() -> list[GroupOffsets]:
@@ -61,32 +52,25 @@ def test_groups_are_in_several_shards() -> None:
     }
 
 
-def test_offsets_of_all_groups_move_or_none_after_a_crash_anywhere() -> None:
+def test_offsets_of_all_groups_move_or_none_after_a_crash_anywhere(some: Some[int]) -> None:
     """Between two shards, too; what is decided is finished by a sweeper (R36, R45, R73)."""
-    for fault in (*CRASHES, *ERRORS):
-        for number in range(1, 400, 7):
-            shared = world()
-            dying = process(shared)
-            row = owned(dying, "a")
-            batches = both(dying, "out")
-            assert isinstance(dying.store, FaultyStore)
-            dying.store.plan = plan = FaultsAt({number: fault})
-            outcome = outcome_of(
-                lambda c=dying, r=row, b=batches: c.coordinator.commit(r, b, offsets=offsets())
-            )
-            shared.land_late()
-            after = process(shared)
-            sweeper = Sweeper(after)
-            for _ in range(2):
-                sweeper.sweep()
-                shared.clock.advance_ms(120_000)
-            found = positions(after)
-            is_out = visible(after, "out")
-            assert (found, is_out) in (([10] * 3, (True, True)), ([0] * 3, (False, False)))
-            assert outcome != "done" or found == [10] * 3, (fault, number)
-            check_cluster(after)
-            if plan.calls <= number:
-                break
+
+    def begin() -> Trial:
+        shared = world()
+        dying = process(shared)
+        commit = partial(dying.coordinator.commit, owned(dying, "a"), both(dying, "out"))
+        return Trial(shared, dying, partial(commit, offsets=offsets()))
+
+    for trial in cuts(begin, some):
+        after = process(trial.shared)
+        sweeper = Sweeper(after)
+        for _ in range(2):
+            sweeper.sweep()
+            trial.shared.clock.advance_ms(120_000)
+        found, is_out = positions(after), visible(after, "out")
+        assert (found, is_out) in (([10] * 3, (True, True)), ([0] * 3, (False, False)))
+        assert trial.outcome != "done" or found == [10] * 3
+        check_cluster(after)
 
 
 def test_group_that_is_refused_leaves_nothing_in_the_others() -> None:

@@ -14,8 +14,10 @@ from unittest.mock import patch
 import pytest
 from msgspec.structs import replace
 
-from tests.coordinator.processes import (
-    CRASHES,
+from tests.cases import Some
+from tests.coordinator.restoring import Backup, backup, remove_all, restore
+from tests.faults import Trial, cuts
+from tests.world import (
     ERRORS,
     GROUP,
     MINUTE_MS,
@@ -27,7 +29,6 @@ from tests.coordinator.processes import (
     faults,
     outcome_of,
     owned,
-    planned,
     position,
     prepared,
     process,
@@ -37,7 +38,6 @@ from tests.coordinator.processes import (
     visible,
     world,
 )
-from tests.coordinator.restoring import Backup, backup, remove_all, restore
 from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.one_off import commit_one_off
@@ -188,28 +188,24 @@ def test_what_was_decided_all_the_same_is_not_taken_for_published() -> None:
     assert state_of(process(shared)) is TransactionState.PREPARE_COMMIT
 
 
-def test_commit_cut_at_any_call_is_not_refused_by_its_own_marker() -> None:
+def test_commit_cut_at_any_call_is_not_refused_by_its_own_marker(some: Some[int]) -> None:
     """Its PREPARE has landed, and another process has published it: the row says so (R31, R63)."""
-    for number in range(20):
-        for fault in (*CRASHES, *ERRORS):
-            shared = world()
-            cluster = process(shared)
-            row = commit(cluster, owned(cluster, "a"), "first")
-            batches = both(cluster, "mine")
-            with planned(cluster, {number: fault}) as plan:
-                outcome = outcome_of(lambda c=cluster, r=row, b=batches: c.coordinator.commit(r, b))
-            shared.land_late()
-            if outcome == "crashed":
-                continue
-            helper = process(shared)
-            found = helper.coordinator.describe("tx")
-            assert found is not None
-            finish(helper, found)
-            assert outcome_of(lambda c=cluster, r=row, b=batches: c.coordinator.commit(r, b)) == (
-                "done"
-            ), f"{fault} at call {number}: {outcome}"
-            assert visible(process(shared), "mine") == (True, True)
-    assert plan.calls <= 20
+
+    def begin() -> Trial:
+        shared = world()
+        cluster = process(shared)
+        row = commit(cluster, owned(cluster, "a"), "first")
+        return Trial(
+            shared, cluster, partial(cluster.coordinator.commit, row, both(cluster, "mine"))
+        )
+
+    for trial in cuts(begin, some, ERRORS):
+        helper = process(trial.shared)
+        found = helper.coordinator.describe("tx")
+        assert found is not None
+        finish(helper, found)
+        assert outcome_of(trial.act) == "done"
+        assert visible(process(trial.shared), "mine") == (True, True)
 
 
 def test_batch_write_that_another_process_completed_is_not_refused_by_its_own_marker() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.coordinator.processes import (
+from tests.coordinator.restoring import backup, remove_all, restore
+from tests.world import (
     TOPICS,
     both,
     owned,
@@ -15,7 +16,6 @@ from tests.coordinator.processes import (
     visible,
     world,
 )
-from tests.coordinator.restoring import backup, remove_all, restore
 from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.sweeper import Sweeper

@@ -19,7 +19,8 @@ from obstore.store import MemoryStore
 from spark_sink.commit import commit_once
 from spark_sink.messages import StagedTask
 from spark_sink.source_offsets import PlannedBatch
-from tests.coordinator.processes import (
+from tests.producer.worlds import group
+from tests.world import (
     GROUP,
     PLAIN,
     both,
@@ -28,7 +29,6 @@ from tests.coordinator.processes import (
     process,
     staged,
 )
-from tests.producer.worlds import group
 from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import complete, finish
 from txnlog.coordinator.phases import Phases

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.coordinator.processes import (
+from tests.world import (
     TOPICS,
     both,
     faults,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import GROUP, PLAIN, decide
 from tests.coordinator.test_rounds import Counted
 from tests.producer.worlds import group
+from tests.world import GROUP, PLAIN, decide
 from txnlog.cluster import Cluster
 from txnlog.coordinator.root import Root
 from txnlog.messages import TopicPartition

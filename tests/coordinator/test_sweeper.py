@@ -9,8 +9,8 @@ import weakref
 import pytest
 from obstore.store import MemoryStore
 
-from tests.coordinator.processes import write_behind
 from tests.staged_files import append_ongoing, named_file_of
+from tests.world import write_behind
 from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import complete
 from txnlog.coordinator.sweeper import Sweeper

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.admin.spoiled import spoil
-from tests.coordinator.processes import (
+from tests.world import (
     GROUP,
     both,
     decide,

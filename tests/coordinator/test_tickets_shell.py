@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import (
+from tests.world import (
     GROUP,
     both,
     consumed,

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
 
-from tests.coordinator.processes import (
+from tests.cases import Some
+from tests.faults import Trial, cuts
+from tests.staged_files import append_ongoing
+from tests.world import (
     GROUP,
     both,
     consumed,
     eager,
     faults,
     owned,
-    planned,
     position,
     prepared,
     process,
@@ -24,7 +27,6 @@ from tests.coordinator.processes import (
     visible,
     world,
 )
-from tests.staged_files import append_ongoing
 from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.one_off import commit_one_off
@@ -172,24 +174,19 @@ def test_commit_repeated_after_its_decision_names_the_files_it_has_decided() -> 
     assert position(process(shared)) == 10
 
 
-def test_init_is_repeated_without_a_second_bump() -> None:
+def test_init_is_repeated_without_a_second_bump(some: Some[int]) -> None:
     """The reply to a take-over is lost at every storage call (R28)."""
-    shared = world()
-    cluster = process(shared)
-    eager(cluster, owned(cluster, "a"), "open")
-    with planned(cluster, {}) as dry:
-        owned(cluster, "b")
-    assert dry.calls > 5
-    for number in range(dry.calls):
+
+    def begin() -> Trial:
         shared = world()
         cluster = process(shared)
         eager(cluster, owned(cluster, "a"), "open")
-        with planned(cluster, {number: Fault.LOSE_REPLY}), suppress(StorageError):
-            owned(cluster, "b")
-        row = owned(cluster, "b")
+        return Trial(shared, cluster, partial(owned, cluster, "b"))
+
+    for trial in cuts(begin, some, (Fault.LOSE_REPLY,)):
         # Epoch 0 was open, 1 fenced it, 2 came with its completion; there is no more.
-        assert row.producer_epoch == 2
-        assert owned(process(shared), "b").producer_epoch == 2
+        for cluster in (trial.cluster, process(trial.shared)):
+            assert owned(cluster, "b").producer_epoch == 2
 
 
 def test_init_of_an_id_that_expires_at_that_moment_gets_a_producer_id() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tests.coordinator.processes import MINUTE_MS, PLAIN, TOPICS, process, staged
+from tests.world import MINUTE_MS, PLAIN, TOPICS, process, staged
 from txnlog.cluster import Cluster
 from txnlog.housekeeping.age_gate import AgeGate
 from txnlog.housekeeping.log_cleanup import LogCleanup

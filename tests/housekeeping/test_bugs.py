@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.coordinator.processes import process, world
+from tests.world import process, world
 from txnlog.consumer import Consumer
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import ConfigError

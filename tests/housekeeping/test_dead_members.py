@@ -6,18 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.consumer.records import (
-    BEAT_MS,
-    PLAIN,
-    SESSION_MS,
-    beat,
-    group_row,
-    member,
-    process,
-    turn,
-    world,
-)
-from tests.coordinator.processes import outcome_of, planned
+from tests.cases import Some
+from tests.consumer.records import BEAT_MS, SESSION_MS, beat, group_row, member, turn, world
+from tests.faults import Trial, cuts
+from tests.world import PLAIN, planned, process
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
@@ -218,23 +210,24 @@ def test_round_expels_nobody_once_another_process_has_the_lease() -> None:
     assert run_once(shared, Elsewhere(shared, take)) == 0
 
 
-def test_round_may_die_at_each_storage_call_and_the_next_ones_expel_the_dead() -> None:
+def test_round_may_die_at_each_storage_call_and_the_next_ones_expel_the_dead(
+    some: Some[int],
+) -> None:
     """What it has seen is told or lost, the group is emptied or not; nothing hinders the next."""
-    outcome, number = "crashed", 0
-    while outcome == "crashed":
+
+    def begin() -> Trial:
         shared = world()
         joined(shared)
         run_once(shared)
         shared.clock.advance_ms(HOUR_MS)
         keeper = round_of(shared)
-        with planned(keeper._cluster, {number: Fault.CRASH_BEFORE}):
-            outcome = outcome_of(lambda: (keeper.run_once(), keeper.close()))  # noqa: B023
+        return Trial(shared, keeper._cluster, lambda: (keeper.run_once(), keeper.close()))
+
+    for trial in cuts(begin, some, (Fault.CRASH_BEFORE,)):
         for _ in range(2):
-            shared.clock.advance_ms(HOUR_MS)
-            run_once(shared)
-        assert group_row(shared).members == {}, number
-        number += 1
-    assert number > 20
+            trial.shared.clock.advance_ms(HOUR_MS)
+            run_once(trial.shared)
+        assert group_row(trial.shared).members == {}
 
 
 def test_what_a_round_tells_the_next_one_costs_no_request() -> None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import pytest
 from typer.testing import CliRunner
 
-from tests.coordinator.processes import both, faults, owned, process, world
 from tests.housekeeping.steps import (
     DAY_MS,
     FOREVER,
@@ -20,6 +19,7 @@ from tests.housekeeping.steps import (
     written_both,
 )
 from tests.staged_files import append_idempotent
+from tests.world import both, faults, owned, process, world
 from txnlog.admin import AdminClient
 from txnlog.cli.app import app
 from txnlog.cli.session import Session

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import MINUTE_MS, check_settled, process, world
 from tests.housekeeping.test_housekeeper import keep
 from tests.producer.worlds import BOTH, started, values
 from tests.staged_files import named_file
+from tests.world import MINUTE_MS, check_settled, process, world
 from txnlog.errors import ConfigError, UnknownProducerIdError
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
 from txnlog.housekeeping.producer_expiry import ProducerExpiry

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from tests.cases import Some
-from tests.coordinator.processes import (
+from tests.faults import Trial, cuts
+from tests.world import (
+    CRASHES,
     MINUTE_MS,
     both,
     check_settled,
     consumed,
     eager,
     faults,
-    outcome_of,
     owned,
     planned,
     position,
@@ -340,7 +341,7 @@ def test_housekeeper_killed_at_any_call_changes_nothing_for_others(some: Some[An
         transactional_id_expiration_ms=HOUR_MS,
     )
 
-    def prepare() -> tuple[SharedMemory, Cluster, Housekeeper]:
+    def begin() -> Trial:
         shared = world(config=FOREVER)
         prepared(shared)
         dying = process(shared)
@@ -350,26 +351,15 @@ def test_housekeeper_killed_at_any_call_changes_nothing_for_others(some: Some[An
         keeper = Housekeeper(cluster, settings)
         keeper.run_once()
         shared.clock.advance_ms(90 * MINUTE_MS)
-        return shared, cluster, keeper
-
-    _, dry, keeper = prepare()
-    faults(dry).calls.clear()
-    keeper.run_once()
-    writes = [number for number, (verb, _) in enumerate(faults(dry).calls) if verb == "put"]
-    assert len(writes) > 8
-    for number, fault in some(
-        [(n, f) for n in writes for f in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)]
-    ):
-        shared, cluster, keeper = prepare()
         live = owned(process(shared), "live", tid="live")
-        with planned(cluster, {number: fault}):
-            assert outcome_of(keeper.run_once) == "crashed"
-        check_cluster(process(shared))
-        other = process(shared)
-        other.coordinator.commit(live, both(other, "live"))
-        successor = Housekeeper(process(shared), settings)
-        keep(shared, successor, 5 * HOUR_MS)
-        after = recover(shared)
+        return Trial(shared, cluster, keeper.run_once, more=live)
+
+    for trial in cuts(begin, some, CRASHES, verb="put"):
+        assert trial.outcome == "crashed"
+        other = process(trial.shared)
+        other.coordinator.commit(trial.more, both(other, "live"))
+        keep(trial.shared, Housekeeper(process(trial.shared), settings), 5 * HOUR_MS)
+        after = recover(trial.shared)
         assert visible(after, "mine") == visible(after, "live") == (True, True)
         assert visible(after, "x") == (False, False)
         assert position(after) == 10

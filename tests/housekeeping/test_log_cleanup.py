@@ -9,18 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cases import Some
-from tests.coordinator.processes import (
-    PLAIN,
-    TOPICS,
-    both,
-    faults,
-    outcome_of,
-    owned,
-    process,
-    staged,
-    visible,
-    world,
-)
+from tests.faults import KILLS, Trial, cuts
 from tests.housekeeping.steps import (
     DAY_MS,
     FOREVER,
@@ -35,6 +24,18 @@ from tests.housekeeping.steps import (
     written_both,
 )
 from tests.storage.foreign_checkpoints import garbled
+from tests.world import (
+    PLAIN,
+    TOPICS,
+    both,
+    faults,
+    outcome_of,
+    owned,
+    process,
+    staged,
+    visible,
+    world,
+)
 from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.errors import ConfigError, CorruptLogError, StorageError
@@ -47,7 +48,7 @@ from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.delta.log_files import checkpoint_path
 from txnlog.storage.store.local_disk import LocalDisk
-from txnlog.testing.faults import Fault, FaultsAt
+from txnlog.testing.faults import Fault
 from txnlog.testing.invariants import check_cluster
 
 
@@ -242,10 +243,10 @@ def test_newest_checkpoint_that_is_damaged_keeps_what_it_replaces(
     check_cluster(process(shared))
 
 
-@pytest.mark.parametrize("crash", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOSE_REPLY])
-def test_logs_open_after_clean_up_was_killed_at_any_call(crash: Fault, some: Some[Any]) -> None:
+def test_logs_open_after_clean_up_was_killed_at_any_call(some: Some[Any]) -> None:
     """A log with a hole cannot be read (R66)."""
-    for number in some(range(0, 90, 4)):
+
+    def begin() -> Trial:
         shared = world(config=FOREVER)
         cluster = process(shared)
         row = owned(cluster, "a")
@@ -253,13 +254,13 @@ def test_logs_open_after_clean_up_was_killed_at_any_call(crash: Fault, some: Som
             row = cluster.coordinator.commit(row, both(cluster, f"n{name}"))
         shared.clock.advance_ms(DAY_MS + HOUR_MS)
         dying = log_cleanup(shared)
-        faults(dying._cluster).plan = FaultsAt({number: crash})
-        outcome_of(dying.run)
-        check_cluster(process(shared))
-        check_cluster(cluster)
-        log_cleanup(shared).run()
-        assert len(log_names(cluster, "orders")) == 2
-        check_cluster(process(shared))
+        return Trial(shared, dying._cluster, dying.run, more=cluster)
+
+    for trial in cuts(begin, some, KILLS):
+        check_cluster(trial.more)
+        log_cleanup(trial.shared).run()
+        assert len(log_names(trial.more, "orders")) == 2
+        check_cluster(process(trial.shared))
 
 
 def test_process_that_slept_through_all_housekeeping_continues_at_the_head() -> None:

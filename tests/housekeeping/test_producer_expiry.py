@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from tests.cases import Some
-from tests.coordinator.processes import (
+from tests.faults import KILLS, Trial, cuts
+from tests.housekeeping.steps import (
+    DAY_MS,
+    FOREVER,
+    HOUR_MS,
+    LOGGED,
+    WEEK_MS,
+    expire_producers,
+    expire_row,
+)
+from tests.staged_files import append_idempotent, append_ongoing
+from tests.world import (
     MINUTE_MS,
     PLAIN,
     TOPICS,
@@ -25,16 +36,6 @@ from tests.coordinator.processes import (
     visible,
     world,
 )
-from tests.housekeeping.steps import (
-    DAY_MS,
-    FOREVER,
-    HOUR_MS,
-    LOGGED,
-    WEEK_MS,
-    expire_producers,
-    expire_row,
-)
-from tests.staged_files import append_idempotent, append_ongoing
 from txnlog.coordinator.fencing import time_out
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.one_off import commit_one_off
@@ -263,21 +264,22 @@ def test_marker_of_a_writer_with_a_wrong_clock_has_the_stores_time(skew_ms: int)
     assert markers(shared) == {}
 
 
-@pytest.mark.parametrize("crash", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOSE_REPLY])
-def test_expiry_killed_at_any_call_is_repeated(crash: Fault, some: Some[Any]) -> None:
+def test_expiry_killed_at_any_call_is_repeated(some: Some[Any]) -> None:
     """Every table expires producers by a commit of its own."""
-    for number in some(range(25)):
+
+    def begin() -> Trial:
         shared = world(config=FOREVER)
         for name in ("a", "b"):
             one_off(shared, name)
         shared.clock.advance_ms(8 * DAY_MS)
-        dying = ProducerExpiry(process(shared, settings=LOGGED))
-        faults(dying._cluster).plan = FaultsAt({number: crash})
-        outcome_of(dying.run)
-        shared.clock.advance_ms(HOUR_MS)
-        expire_all(shared)
-        assert [markers(shared, topic) for topic in TOPICS] == [{}, {}]
-        check_cluster(process(shared))
+        dying = process(shared, settings=LOGGED)
+        return Trial(shared, dying, ProducerExpiry(dying).run)
+
+    for trial in cuts(begin, some, KILLS):
+        trial.shared.clock.advance_ms(HOUR_MS)
+        expire_all(trial.shared)
+        assert [markers(trial.shared, topic) for topic in TOPICS] == [{}, {}]
+        check_cluster(process(trial.shared))
 
 
 # --- Sequences ------------------------------------------------------------------------------------

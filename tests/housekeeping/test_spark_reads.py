@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.coordinator.processes import owned
 from tests.housekeeping.steps import expire_row, keep_house, watched_for_two_hours
+from tests.world import owned
 from txnlog.cluster import Cluster
 from txnlog.producer import Producer
 from txnlog.protocol.topics import TopicCommit

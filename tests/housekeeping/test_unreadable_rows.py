@@ -9,7 +9,8 @@ from tests.admin.spoiled import (
     spoil,
     two,
 )
-from tests.coordinator.processes import (
+from tests.housekeeping.steps import DAY_MS, FOREVER, names, written_both
+from tests.world import (
     TOPICS,
     both,
     consumed,
@@ -18,7 +19,6 @@ from tests.coordinator.processes import (
     process,
     visible,
 )
-from tests.housekeeping.steps import DAY_MS, FOREVER, names, written_both
 from txnlog.admin import AbortTransactionSpec
 from txnlog.coordinator.finishing import complete
 from txnlog.coordinator.sweeper import Sweeper

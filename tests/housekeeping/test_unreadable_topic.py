@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tests.coordinator.processes import PLAIN, TOPICS, both, faults, outcome_of, owned, world
 from tests.housekeeping.steps import (
     DAY_MS,
     FOREVER,
@@ -20,6 +19,7 @@ from tests.housekeeping.steps import (
     written_both,
 )
 from tests.staged_files import append_idempotent
+from tests.world import PLAIN, TOPICS, both, faults, outcome_of, owned, world
 from txnlog.cluster import Cluster
 from txnlog.errors import CorruptLogError, StorageError, TopicAuthorizationError, TxnLogError
 from txnlog.housekeeping.compaction.local import Compactor

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cases import Some
-from tests.coordinator.processes import (
-    MINUTE_MS,
-    eager,
-    faults,
-    outcome_of,
-    owned,
-    planned,
-    prepared,
-    process,
-    staged,
-    visible,
-    world,
-)
+from tests.faults import KILLS, Trial, cuts, meetings
 from tests.housekeeping.steps import (
     DAY_MS,
     FOREVER,
@@ -38,6 +25,19 @@ from tests.housekeeping.steps import (
     written_both,
 )
 from tests.staged_files import append_ongoing
+from tests.world import (
+    MINUTE_MS,
+    eager,
+    faults,
+    outcome_of,
+    owned,
+    planned,
+    prepared,
+    process,
+    staged,
+    visible,
+    world,
+)
 from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import complete, finish
 from txnlog.housekeeping.housekeeper import Housekeeper
@@ -107,22 +107,23 @@ def test_vacuum_keeps_files_in_manifests_at_any_age() -> None:
     check_files(process(shared))
 
 
-def test_vacuum_beside_a_helper_at_any_call_keeps_published_files() -> None:
+def test_vacuum_beside_a_helper_at_any_call_keeps_published_files(some: Some[Any]) -> None:
     """Its manifest is gone, and it is live since the barrier: tables are read last (R72)."""
-    for number in range(100):
+
+    def begin() -> Trial:
         shared = world(config=FOREVER)
         row = prepared(shared)
         for topic in ("orders", "stock"):
             written(process(shared), topic, "mine")
         shared.clock.advance_ms(30 * DAY_MS)
-        vacuuming, helper = process(shared), process(shared)
-        plan = FaultsAt({}, interlude=partial(finish, helper, row), interlude_at=number)
-        faults(vacuuming).plan = plan
-        Vacuum(vacuuming).run()
-        check_files(process(shared))
-        if plan.calls <= number:
-            break
-    assert 10 < number < 99
+        cluster = process(shared)
+        return Trial(shared, cluster, Vacuum(cluster).run, more=row)
+
+    def meanwhile(trial: Trial) -> None:
+        finish(process(trial.shared), trial.more)
+
+    for trial in meetings(begin, meanwhile, some):
+        check_files(process(trial.shared))
 
 
 def test_vacuum_keeps_removed_files_for_readers_of_older_versions() -> None:
@@ -198,32 +199,22 @@ def test_vacuum_continues_past_a_topic_it_may_not_write() -> None:
 # --- Who may be at work meanwhile -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("crash", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOSE_REPLY])
-def test_vacuum_killed_at_any_call_is_harmless_and_is_repeated(
-    crash: Fault, some: Some[Any]
-) -> None:
+def test_vacuum_killed_at_any_call_is_harmless_and_is_repeated(some: Some[Any]) -> None:
     """Some files are deleted, others not: the next run deletes the rest."""
 
-    def prepare() -> tuple[SharedMemory, Cluster]:
+    def begin() -> Trial:
         shared = world(config=FOREVER)
         first = process(shared)
         first.coordinator.commit(owned(first, "a"), written_both(first, "live"))
         for name in ("one", "two"):
             written_both(first, name)
         shared.clock.advance_ms(WEEK_MS)
-        return shared, process(shared, settings=SHORT)
+        dying = process(shared, settings=SHORT)
+        return Trial(shared, dying, Vacuum(dying).run)
 
-    _, dry = prepare()
-    faults(dry).calls.clear()
-    assert Vacuum(dry).run() == 4
-    calls = len(faults(dry).calls)
-    assert calls > 20
-    for number in some(range(calls)):
-        shared, dying = prepare()
-        with planned(dying, {number: crash}):
-            outcome_of(Vacuum(dying).run)
-        vacuum(shared)
-        after = process(shared)
+    for trial in cuts(begin, some, KILLS):
+        vacuum(trial.shared)
+        after = process(trial.shared)
         check_files(after)
         assert len(names(after, "orders")) == len(names(after, "stock")) == 1
         check_cluster(after)

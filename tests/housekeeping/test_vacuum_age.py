@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.coordinator.processes import MINUTE_MS, owned, process, world
 from tests.housekeeping.steps import (
     DAY_MS,
     FOREVER,
@@ -19,6 +18,7 @@ from tests.housekeeping.steps import (
     written_both,
 )
 from tests.staged_files import append_idempotent
+from tests.world import MINUTE_MS, owned, process, world
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.staged_files import check_batches
 from txnlog.errors import ConfigError, StagedFileTooOldError

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import owned, process, world
 from tests.housekeeping.steps import (
     DAY_MS,
     FOREVER,
@@ -20,6 +19,7 @@ from tests.housekeeping.steps import (
     written_both,
 )
 from tests.staged_files import append_idempotent
+from tests.world import owned, process, world
 from txnlog.errors import StagedFileTooOldError
 from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.process.clock import VirtualClock

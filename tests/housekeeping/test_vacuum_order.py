@@ -6,16 +6,6 @@ from contextlib import suppress
 
 import pytest
 
-from tests.coordinator.processes import (
-    MINUTE_MS,
-    TOPICS,
-    faults,
-    owned,
-    process,
-    recover,
-    visible,
-    world,
-)
 from tests.housekeeping.steps import (
     DAY_MS,
     FOREVER,
@@ -24,6 +14,16 @@ from tests.housekeeping.steps import (
     check_files,
     written,
     written_both,
+)
+from tests.world import (
+    MINUTE_MS,
+    TOPICS,
+    faults,
+    owned,
+    process,
+    recover,
+    visible,
+    world,
 )
 from txnlog.cluster import Cluster
 from txnlog.errors import StagedFileTooOldError

@@ -11,11 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from jobs.compact import main
-from tests.coordinator.processes import TOPICS, world
 from tests.housekeeping.compaction.logs import TOPIC, live, records_of
 from tests.housekeeping.steps import FOREVER
 from tests.housekeeping.test_unreadable_topic import Break, process, unreadable, whole
 from tests.jobs.test_compaction_run import BATCHES, COMPACTED, InProcess, filled, write
+from tests.world import TOPICS, world
 from txnlog.cluster import Cluster
 from txnlog.errors import TxnLogError
 from txnlog.housekeeping.compaction import key_compaction, spark_run

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.coordinator.processes import PLAIN, TOPICS, world
+from tests.world import PLAIN, TOPICS, world
 from txnlog.cluster import Cluster
 from txnlog.connector.causes import with_causes
 from txnlog.errors import (

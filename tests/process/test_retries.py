@@ -10,8 +10,8 @@ import pytest
 from tests.admin.worlds import admin
 from tests.consumer import records
 from tests.consumer.records import member, put, read, turn
-from tests.coordinator.processes import MINUTE_MS, faults, prepared, process, world
 from tests.producer.worlds import cluster_of, producer, started
+from tests.world import MINUTE_MS, faults, prepared, process, world
 from txnlog.admin import NewPartitions
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import faults, process
 from tests.producer.worlds import (
     Reports,
     cluster_of,
@@ -15,6 +14,7 @@ from tests.producer.worlds import (
     values,
     world,
 )
+from tests.world import faults, process
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.errors import (

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from tests.coordinator.processes import process
 from tests.producer.worlds import BOTH, Reports, cluster_of, producer, started, values, world
+from tests.world import process
 from txnlog.errors import TransactionAbortableError, UnexpectedError
 from txnlog.producer import Producer
 from txnlog.producing import requests, sender

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.cases import Some
-from tests.coordinator.processes import (
-    CRASHES,
-    ERRORS,
+from tests.faults import Trial, cuts
+from tests.producer.following import NEXT, commit, next_with_offsets
+from tests.producer.worlds import BOTH, cluster_of, started, values, world
+from tests.world import (
     check_settled,
     faults,
-    outcome_of,
-    planned,
     position,
     process,
     recover,
     state_of,
 )
-from tests.producer.following import NEXT, commit, next_with_offsets
-from tests.producer.worlds import BOTH, cluster_of, started, values, world
 from txnlog.admin.client import AdminClient
 from txnlog.errors import ProducerFencedError, TxnLogError
 from txnlog.producer import Producer
@@ -103,37 +101,27 @@ def test_whatever_comes_next_completes_first(publish: str, act: Callable[[Produc
     check_settled(shared)
 
 
-def calls_of(publish: str, act: Callable[[Producer], None]) -> int:
-    """How many calls of the store the second transaction makes."""
-    made = started(world(), publish)
-    commit(made, "first", input_offset=10)
-    with planned(cluster_of(made), {}) as counted:
-        act(made)
-    return counted.calls
-
-
 @NEXT
 @BOTH
 def test_crash_or_error_at_any_call_of_the_next_one_changes_nothing_of_the_first(
     publish: str, act: Callable[[Producer], None], some: Some[Any]
 ) -> None:
     """The first is there once, and the second once, or never if its process died (R36, R40)."""
-    for at in some(range(calls_of(publish, act))):
-        for fault in (*CRASHES, *ERRORS):
-            shared = world()
-            made = started(shared, publish)
-            commit(made, "first", input_offset=10)
-            with planned(cluster_of(made), {at: fault}):
-                outcome = outcome_of(lambda made=made: act(made))  # type: ignore[misc]
-            shared.land_late()
-            # What was prepared waits for its owner.
-            started(shared, publish)
-            after = recover(shared)
-            found = values(after, "orders")
-            where = f"{fault.name} at call {at}: {outcome}, {found}"
-            assert found in (["first"], ["first", "next"]), where
-            assert outcome != "done" or "next" in found, where
-            assert position(after) in (10, 20), where
+
+    def begin() -> Trial:
+        shared = world()
+        made = started(shared, publish)
+        commit(made, "first", input_offset=10)
+        return Trial(shared, cluster_of(made), partial(act, made))
+
+    for trial in cuts(begin, some):
+        # What was prepared waits for its owner.
+        started(trial.shared, publish)
+        after = recover(trial.shared)
+        found = values(after, "orders")
+        assert found in (["first"], ["first", "next"])
+        assert trial.outcome != "done" or "next" in found
+        assert position(after) in (10, 20)
 
 
 @BOTH

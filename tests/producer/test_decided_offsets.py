@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from spark_source.state_tables import consumer_offsets
-from tests.coordinator.processes import GROUP, faults, position, prepared, process, recover
 from tests.producer.following import commit
 from tests.producer.worlds import cluster_of, input_at, started, world
+from tests.world import GROUP, faults, position, prepared, process, recover
 from txnlog.admin.client import AdminClient
 from txnlog.admin.descriptions import ConsumerGroupTopicPartitions
 from txnlog.admin.groups import delete_group

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from tests.coordinator.processes import process
 from tests.producer.worlds import BOTH, TOPICS, cluster_of, producer, started, values, world
+from tests.world import process
 from txnlog.errors import (
     FLAGS,
     CorruptLogError,

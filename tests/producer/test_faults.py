@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.cases import Some
-from tests.coordinator.processes import (
-    CRASHES,
-    ERRORS,
-    outcome_of,
-    planned,
-    position,
-    process,
-    recover,
-)
+from tests.faults import Trial, calls_of, cuts, meetings
 from tests.producer.worlds import (
     TOPICS,
     Reports,
@@ -29,9 +22,17 @@ from tests.producer.worlds import (
     values,
     world,
 )
+from tests.world import (
+    CRASHES,
+    ERRORS,
+    outcome_of,
+    position,
+    process,
+    recover,
+)
 from txnlog.errors import OperationTimedOutError, TxnLogError
 from txnlog.producer import Producer
-from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
+from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import Witness, check_cluster
 
 
@@ -139,11 +140,13 @@ EACH_OUTAGE = pytest.mark.parametrize(
 )
 
 
-def calls_of(act: Act) -> int:
-    made = act.begin(world())
-    with planned(cluster_of(made), {}) as plan:
-        act.act(made)
-    return plan.calls
+def begun(act: Act) -> Trial:
+    """With the producer, and a witness of what can be seen."""
+    shared = world()
+    made = act.begin(shared)
+    witness = Witness()
+    witness.observe(process(shared))
+    return Trial(shared, cluster_of(made), partial(act.act, made), more=(made, witness))
 
 
 def seen(shared: SharedMemory, name: str) -> bool:
@@ -187,42 +190,27 @@ def settle_prepared(shared: SharedMemory) -> None:
 def test_producer_killed_at_any_call_leaves_all_or_nothing(act: Act, some: Some[Any]) -> None:
     """The next process that sweeps settles the transaction as decided (R36, R45, R73)."""
     results = set()
-    for number in some(range(calls_of(act))):
-        for fault in CRASHES:
-            shared = world()
-            made = act.begin(shared)
-            witness = Witness()
-            witness.observe(process(shared))
-            with planned(cluster_of(made), {number: fault}):
-                assert outcome_of(lambda m=made: act.act(m)) in ("crashed", "done")
-            check_cluster(process(shared))
-            witness.observe(process(shared))
-            settle_prepared(shared)
-            results.add(judge(act, shared, "crashed"))
-            witness.observe(process(shared))
+    for trial in cuts(partial(begun, act), some, CRASHES):
+        assert trial.outcome in ("crashed", "done")
+        _, witness = trial.more
+        witness.observe(process(trial.shared))
+        settle_prepared(trial.shared)
+        results.add(judge(act, trial.shared, "crashed"))
+        witness.observe(process(trial.shared))
     assert results == ({True, False} if act.commits else {False})
 
 
 @EACH
 def test_producer_with_any_reply_lost_succeeds(act: Act, some: Some[Any]) -> None:
     """The call that meets a fault repairs it within its time-out (R28, R36, R41)."""
-    for number in some(range(calls_of(act))):
-        for fault in ERRORS:
-            shared = world()
-            made = act.begin(shared)
-            with planned(cluster_of(made), {number: fault}):
-                try:
-                    act.act(made)
-                except TxnLogError as error:
-                    raise AssertionError(f"{fault} at call {number}: {error!r}") from error
-            shared.land_late()
-            check_cluster(process(shared))
-            judge(act, shared, "done")
-            # The producer is fully usable.
-            with made.transaction():
-                fill(made, "next")
-            shared.land_late()
-            assert seen(shared, "next")
+    for trial in cuts(partial(begun, act), some, ERRORS):
+        assert trial.outcome == "done"
+        judge(act, trial.shared, "done")
+        # The producer is fully usable.
+        made, _ = trial.more
+        with made.transaction():
+            fill(made, "next")
+        assert seen(trial.shared, "next")
 
 
 @EACH_OUTAGE
@@ -242,7 +230,7 @@ def test_producer_in_an_outage_from_any_call_times_out_and_continues(
 
     Puts of the outage land before that call, or after it: then they must not undo its writes.
     """
-    for number in some(range(calls_of(act))):
+    for number in some(calls_of(partial(begun, act))):
         shared = world()
         made = act.begin(shared)
         store = cluster_of(made).store
@@ -286,68 +274,57 @@ def recovered(made: Producer, act: Act) -> bool | None:
 
 
 @EACH
+@pytest.mark.parametrize("late", [False, True])
 def test_producer_overtaken_by_its_successor_at_any_call_is_fenced_or_done(
-    act: Act, some: Some[Any]
+    act: Act, late: bool, some: Some[Any]
 ) -> None:
     """A zombie pauses at any call, its successor commits, and the zombie resumes (R27, R44)."""
-    for number in some(range(calls_of(act))):
-        for late in (False, True):
-            shared = world()
-            made = act.begin(shared)
+    taken_over: list[SharedMemory] = []
 
-            def take_over(shared: SharedMemory = shared) -> None:
-                successor = producer(shared, "tx", act.publish)
-                successor.init_transactions()
-                with successor.transaction():
-                    fill(successor, "theirs")
+    def take_over(trial: Trial) -> None:
+        taken_over.append(trial.shared)
+        successor = producer(trial.shared, "tx", act.publish)
+        successor.init_transactions()
+        with successor.transaction():
+            fill(successor, "theirs")
 
-            store = cluster_of(made).store
-            store.plan = FaultsAt(  # type: ignore[attr-defined]
-                {number: Fault.LAND_LATE} if late else {},
-                interlude=take_over,
-                interlude_at=number + late,
-            )
-            outcome = outcome_of(lambda m=made: act.act(m))
-            shared.land_late()
-            check_cluster(process(shared))
-            mine = judge(act, shared, "overtaken")
-            assert seen(shared, "theirs") or (late and number == calls_of(act) - 1)
-            if act.commits:
-                assert (outcome == "done") <= mine, f"{outcome} at call {number}"
-            if outcome not in ("done", "ProducerFencedError"):
-                with suppress(TxnLogError):
-                    made.abort_transaction()
-                with pytest.raises(TxnLogError):
-                    commit(made)
-            assert not seen(shared, "mine") or mine
+    for trial in meetings(partial(begun, act), take_over, some, late=late):
+        made, _ = trial.more
+        mine = judge(act, trial.shared, "overtaken")
+        # Its last call has no next one.
+        assert seen(trial.shared, "theirs") == (trial.shared in taken_over)
+        assert late or taken_over
+        if act.commits:
+            assert (trial.outcome == "done") <= mine
+        if trial.outcome not in ("done", "ProducerFencedError"):
+            with suppress(TxnLogError):
+                made.abort_transaction()
+            with pytest.raises(TxnLogError):
+                commit(made)
+        assert not seen(trial.shared, "mine") or mine
 
 
-@pytest.mark.parametrize("fault", [*ERRORS, *CRASHES])
-def test_idempotent_producer_with_any_fault_writes_each_record_once(
-    fault: Fault, some: Some[Any]
-) -> None:
+def test_idempotent_producer_with_any_fault_writes_each_record_once(some: Some[Any]) -> None:
     """After a lost reply the same request is sent again (R1, R2, R7, R9)."""
 
-    def act(made: Producer, reports: Reports) -> None:
-        for name in ("a", "b"):
-            fill(made, name, reports)
-            assert made.flush() == 0
-
-    made = producer(world())
-    with planned(cluster_of(made), {}) as dry:
-        act(made, Reports())
-    for number in some(range(dry.calls)):
+    def begin() -> Trial:
         shared = world()
         made, reports = producer(shared), Reports()
-        with planned(cluster_of(made), {number: fault}):
-            outcome = outcome_of(lambda m=made, r=reports: act(m, r))
-        shared.land_late()
-        assert outcome == ("crashed" if fault in CRASHES else "done"), f"{fault} at {number}"
-        check_cluster(process(shared))
+
+        def act() -> None:
+            for name in ("a", "b"):
+                fill(made, name, reports)
+                assert made.flush() == 0
+
+        return Trial(shared, cluster_of(made), act, more=reports)
+
+    for trial in cuts(begin, some):
+        reports = trial.more
+        assert trial.outcome == ("crashed" if trial.fault in CRASHES else "done")
         for topic in TOPICS:
-            found = sorted(values(process(shared), topic))
+            found = sorted(values(process(trial.shared), topic))
             assert len(set(found)) == len(found), f"twice: {found}"
-            if outcome == "done":
+            if trial.outcome == "done":
                 assert found == ["a-0", "a-1", "b-0", "b-1"]
         assert not reports.errors
         reported = [(m.topic(), m.partition(), m.offset(), m.value()) for _, m in reports.received]

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import (
-    ERRORS,
-    check_settled,
-    complete_all,
-    outcome_of,
-    planned,
-    position,
-    process,
-    recover,
-)
+from tests.cases import Some
+from tests.faults import Trial, cuts
 from tests.producer.worlds import (
     BOTH,
     cluster_of,
@@ -23,6 +15,13 @@ from tests.producer.worlds import (
     started,
     values,
     world,
+)
+from tests.world import (
+    check_settled,
+    complete_all,
+    position,
+    process,
+    recover,
 )
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import (
@@ -272,23 +271,24 @@ def test_prepared_transaction_ended_by_a_successor_whose_id_expired_has_a_lost_o
 
 
 @BOTH
-def test_begin_after_an_expiry_survives_faults_at_every_call(publish: str) -> None:
+def test_begin_after_an_expiry_survives_faults_at_every_call(publish: str, some: Some[int]) -> None:
     """No other begin does I/O, so no other one can fail (R28, R41)."""
-    for fault in (*ERRORS, Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
-        for number in range(12):
-            shared = world()
-            made = started(shared, publish)
-            expire(shared)
-            with planned(cluster_of(made), {number: fault}):
-                outcome = outcome_of(made.begin_transaction)
-            shared.land_late()
-            assert outcome in ("done", "crashed"), (fault, number)
-            if outcome == "crashed":
-                made = started(shared, publish)
-                made.begin_transaction()
-            made.produce("orders", "after")
-            made.commit_transaction()
-            assert values(process(shared), "orders") == ["after"]
+
+    def begin() -> Trial:
+        shared = world()
+        made = started(shared, publish)
+        expire(shared)
+        return Trial(shared, cluster_of(made), made.begin_transaction, more=made)
+
+    for trial in cuts(begin, some):
+        made = trial.more
+        assert trial.outcome in ("done", "crashed")
+        if trial.outcome == "crashed":
+            made = started(trial.shared, publish)
+            made.begin_transaction()
+        made.produce("orders", "after")
+        made.commit_transaction()
+        assert values(process(trial.shared), "orders") == ["after"]
 
 
 def test_producer_overtaken_while_its_commit_is_finished_does_not_continue_as_the_successor() -> (

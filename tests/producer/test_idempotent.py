@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from tests.cases import Some
-from tests.coordinator.processes import ERRORS, process
 from tests.producer.worlds import Reports, cluster_of, producer, read, values, world
+from tests.world import ERRORS, process
 from txnlog.errors import (
     InvalidRecordError,
     OutOfOrderSequenceError,

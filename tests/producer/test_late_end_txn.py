@@ -13,8 +13,8 @@ from contextlib import suppress
 import pytest
 from msgspec.structs import replace
 
-from tests.coordinator.processes import check_settled, process, recover
 from tests.producer.worlds import BOTH, cluster_of, group, input_at, started, values, world
+from tests.world import check_settled, process, recover
 from txnlog.coordinator.fencing import time_out
 from txnlog.coordinator.finishing import finish
 from txnlog.errors import OperationTimedOutError, TxnLogError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tests.coordinator.processes import process
 from tests.producer.worlds import BOTH, cluster_of, producer, read, started, values, world
+from tests.world import process
 from txnlog.errors import (
     BufferExhaustedError,
     InvalidRecordError,

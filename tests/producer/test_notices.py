@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.coordinator.processes import process, world
+from tests.world import process, world
 from txnlog import AdminClient, NewTopic, Producer
 from txnlog.errors import ConfigError, StorageError
 from txnlog.testing.faults import Fault

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import check_settled, position, process
 from tests.producer.worlds import BOTH, GROUP, group, input_at, started, values, world
+from tests.world import check_settled, position, process
 from txnlog.errors import IllegalGenerationError, TransactionAbortableError
 from txnlog.messages import TopicPartition
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.coordinator.processes import faults, process, recover
 from tests.coordinator.restoring import remove_all
 from tests.producer.worlds import Reports, cluster_of, started, world
+from tests.world import faults, process, recover
 from txnlog.cluster import Cluster
 from txnlog.errors import CommitStateUnknownError
 from txnlog.testing.faults import Fault, SharedMemory

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import faults, process, state_of
 from tests.producer.worlds import (
     BOTH,
     TOPICS,
@@ -15,6 +14,7 @@ from tests.producer.worlds import (
     values,
     world,
 )
+from tests.world import faults, process, state_of
 from txnlog.errors import (
     ClientStateError,
     RecordPurgedError,

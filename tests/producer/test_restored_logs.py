@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import position, process
 from tests.coordinator.restoring import backup, restore
 from tests.producer.following import commit
 from tests.producer.worlds import BOTH, Reports, producer, read, started, values, world
+from tests.world import position, process
 from txnlog.errors import LogGapError, TxnLogError
 from txnlog.producer import Producer
 from txnlog.producing.requests import Idempotent

@@ -8,7 +8,6 @@ import weakref
 
 import pytest
 
-from tests.coordinator.processes import check_settled, process, recover, state_of
 from tests.producer.worlds import (
     BOTH,
     GROUP,
@@ -22,6 +21,7 @@ from tests.producer.worlds import (
     values,
     world,
 )
+from tests.world import check_settled, process, recover, state_of
 from txnlog.errors import (
     ClientStateError,
     InvalidTxnStateError,

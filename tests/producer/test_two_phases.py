@@ -7,16 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cases import Some
-from tests.coordinator.processes import (
-    CRASHES,
-    check_settled,
-    outcome_of,
-    planned,
-    position,
-    process,
-    recover,
-    state_of,
-)
+from tests.faults import Trial, cuts
 from tests.producer.worlds import (
     BOTH,
     GROUP,
@@ -27,6 +18,14 @@ from tests.producer.worlds import (
     producer,
     values,
     world,
+)
+from tests.world import (
+    CRASHES,
+    check_settled,
+    position,
+    process,
+    recover,
+    state_of,
 )
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import (
@@ -236,22 +235,21 @@ def test_prepared_transaction_has_its_offsets_whatever_write_its_owner_died_at(
         made.send_offsets_to_transaction(input_at(5), group())
         return made
 
-    made = opened(world())
-    with planned(cluster_of(made), {}) as dry:
-        made.prepare_transaction()
+    def begin() -> Trial:
+        shared = world()
+        made = opened(shared)
+        return Trial(shared, cluster_of(made), made.prepare_transaction)
+
     kept = 0
-    for number in some(range(dry.calls)):
-        for crash in CRASHES:
-            shared = world()
-            dying = opened(shared)
-            with planned(cluster_of(dying), {number: crash}):
-                assert outcome_of(dying.prepare_transaction) == "crashed"
-            successor = producer(shared, "tx", publish)
-            successor.init_transactions(keep_prepared=True)
-            state = successor.prepared_state
-            if state is not None:
-                kept += 1
-                assert successor.complete_transaction(state)
-            assert position(process(shared)) == (0 if state is None else 5), (number, crash)
-            assert values(process(shared), "orders") == ([] if state is None else ["a"])
+    for trial in cuts(begin, some, CRASHES):
+        assert trial.outcome == "crashed"
+        successor = producer(trial.shared, "tx", publish)
+        successor.init_transactions(keep_prepared=True)
+        state = successor.prepared_state
+        if state is not None:
+            kept += 1
+            assert successor.complete_transaction(state)
+        after = process(trial.shared)
+        assert position(after) == (0 if state is None else 5)
+        assert values(after, "orders") == ([] if state is None else ["a"])
     assert kept >= 1

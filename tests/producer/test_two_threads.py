@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.coordinator.processes import process, recover, state_of
 from tests.producer.worlds import BOTH, group, input_at, started, values, world
+from tests.world import process, recover, state_of
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import ClientStateError, InvalidTxnStateError, TxnLogError
 from txnlog.producer import Producer

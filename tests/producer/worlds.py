@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import GROUP, PLAIN, TOPICS, process, world
+from tests.world import GROUP, PLAIN, TOPICS, process, world
 from txnlog.cluster import Cluster
 from txnlog.messages import ConsumerGroupMetadata, Message, TopicPartition
 from txnlog.producer import Producer

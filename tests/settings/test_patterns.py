@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_source.settings import source_settings
-from tests.coordinator.processes import process, world
+from tests.world import process, world
 from txnlog.admin.transactions import list_transactions
 from txnlog.consuming.subscriptions import check_subscription, resolve
 from txnlog.errors import ConfigError

@@ -13,7 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from tests.consumer.records import beat, consumer, member, process, put
+from tests.consumer.records import beat, consumer, member, put
+from tests.world import process
 from txnlog.admin import AdminClient
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import CorruptLogError, FencedInstanceIdError, TxnLogError, UnexpectedError

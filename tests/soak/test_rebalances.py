@@ -14,7 +14,7 @@ from txnlog.testing.counts import count
 @pytest.mark.parametrize(
     ("histories", "mode"),
     [
-        pytest.param(8, "", id="some"),
+        pytest.param(12, "", id="some"),
         pytest.param(600, "", marks=pytest.mark.soak, id="many"),
         *[
             pytest.param(600, "transactions", marks=pytest.mark.soak, id=f"copies{part}")

@@ -12,7 +12,7 @@ from spark_sink import commit as sink
 from spark_sink.messages import StagedTask
 from spark_sink.source_offsets import PlannedBatch
 from tests.cases import Some
-from tests.coordinator.processes import (
+from tests.world import (
     CRASHES,
     ERRORS,
     GROUP,

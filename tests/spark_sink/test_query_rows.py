@@ -16,7 +16,7 @@ import pytest
 from spark_sink.commit import commit_micro_batch, commit_once
 from spark_sink.messages import StagedTask
 from tests.cases import Some
-from tests.coordinator.processes import (
+from tests.world import (
     CRASHES,
     ERRORS,
     faults,

@@ -7,8 +7,8 @@ import pytest
 from spark_sink import commit as sink
 from spark_sink.messages import StagedTask
 from spark_sink.source_offsets import PlannedBatch
-from tests.coordinator.processes import process, staged, world
 from tests.coordinator.restoring import backup, restore
+from tests.world import process, staged, world
 from txnlog.cluster import Cluster
 from txnlog.coordinator.phases import Phases
 from txnlog.errors import LogGapError

@@ -11,7 +11,7 @@ import txnlog.settings.config
 from spark_sink.commit import commit_micro_batch
 from spark_sink.messages import StagedTask
 from tests.checkpoint.test_source_positions import line
-from tests.coordinator.processes import staged
+from tests.world import staged
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError
 from txnlog.settings.config import parse_config

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.coordinator.processes import decide, owned, staged
 from tests.storage.mounts import bind, mount, mounted, remount, unmount
+from tests.world import decide, owned, staged
 from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import finish
 from txnlog.errors import (

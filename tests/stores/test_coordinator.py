@@ -13,7 +13,22 @@ from typing import TypeVar
 
 import pytest
 
-from tests.coordinator.processes import (
+from tests.coordinator.test_crashes import (
+    ABORTS,
+    COMMITS,
+    Deferred,
+    Persistent,
+    begun,
+    judge,
+    persist,
+)
+from tests.faults import calls_of
+from tests.stores.plans import RandomFaults, no_trouble
+from tests.stores.proxy import FaultProxy
+from tests.stores.servers import Place, Server
+from tests.stores.verified import NAMES_ONLY, verify_place
+from tests.stores.worlds import SharedServer, world_on
+from tests.world import (
     CRASHES,
     GROUP,
     PLAIN,
@@ -27,20 +42,6 @@ from tests.coordinator.processes import (
     recover,
     visible,
 )
-from tests.coordinator.test_crashes import (
-    ABORTS,
-    COMMITS,
-    Deferred,
-    Persistent,
-    calls_of,
-    judge,
-    persist,
-)
-from tests.stores.plans import RandomFaults, no_trouble
-from tests.stores.proxy import FaultProxy
-from tests.stores.servers import Place, Server
-from tests.stores.verified import NAMES_ONLY, verify_place
-from tests.stores.worlds import SharedServer, world_on
 from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import StorageError, TxnLogError
@@ -94,7 +95,7 @@ def test_transaction_amid_faults_is_all_or_nothing(
     In two of three rounds the process also dies just before or after one of its calls.
     """
     chosen = random.Random(seed)
-    calls = calls_of(kind, PLAIN)
+    calls = len(calls_of(partial(begun, kind)))
     for number in range(ROUNDS):
         trial = Trial(server, proxy, chosen.randrange(2**32))
         actor = kind.begin(trial.shared, PLAIN)
@@ -116,7 +117,7 @@ def test_transaction_amid_faults_is_all_or_nothing(
 def test_recovery_amid_faults_is_recovered_again(trial: Trial) -> None:
     """Helpers fail and crash, too; the last one, without faults, finishes (R36)."""
     actor = Deferred.begin(trial.shared, PLAIN)
-    with planned(actor.cluster, {calls_of(Deferred, PLAIN) - 3: Fault.CRASH_BEFORE}):
+    with planned(actor.cluster, {len(calls_of(partial(begun, Deferred))) - 3: Fault.CRASH_BEFORE}):
         assert outcome_of(actor.act) == "crashed"
     trial.begin_faults()
     for _ in range(4):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.coordinator.processes import complete_all
 from tests.stores.servers import Place
+from tests.world import complete_all
 from txnlog.protocol.verification.findings import FindingKind
 from txnlog.testing.invariants import check_cluster
 from txnlog.verifying.report import VerifySettings

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.coordinator.processes import GROUP, PLAIN, TOPICS
 from tests.stores.proxy import FaultProxy
 from tests.stores.servers import Place
+from tests.world import GROUP, PLAIN, TOPICS
 from txnlog.cluster import Cluster
 from txnlog.process.clock import Clock, VirtualClock
 from txnlog.testing.faults import FaultyStore, Plan, SharedMemory, no_faults

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import both, consumed, decide, owned, process, state_of, world
+from tests.world import both, consumed, decide, owned, process, state_of, world
 from txnlog.coordinator.finishing import publish
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState

@@ -8,19 +8,17 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from tests import world as worlds
 from tests.staged_files import append_idempotent, append_ongoing, record_columns, written_file
 from txnlog.cluster import Cluster
-from txnlog.process.clock import Clock
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
 from txnlog.protocol.sequences import ProducerStateEntry
 from txnlog.protocol.topics import TopicState
 from txnlog.storage.batches.reader import FileSpan, read_batch_file
-from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.tables.topic_log import TopicLog
 from txnlog.testing.faults import SharedMemory
 
 TOPIC = "orders"
-PLAIN = LogSettings(checkpoint_mode="off")
 OWNER = Owner(run_id="test")
 
 
@@ -40,18 +38,9 @@ class Seen(NamedTuple):
     record: Record
 
 
-def process(shared: SharedMemory, *, clock: Clock | None = None) -> Cluster:
-    """A new process: its own memory, the shared store."""
-    return Cluster.open(
-        shared.open(clock=clock), create=True, shards=1, offsets_shards=1, settings=PLAIN
-    )
-
-
 def world(*, partitions: int = 1, config: Mapping[str, str] | None = None) -> SharedMemory:
     """A store with one topic."""
-    shared = SharedMemory()
-    process(shared).create_topic(TOPIC, partitions=partitions, config=config)
-    return shared
+    return worlds.world((TOPIC,), partitions=partitions, groups=(), config=config)
 
 
 def stage(cluster: Cluster, records: Sequence[Record], *, partition: int = 0) -> StagedBatch:

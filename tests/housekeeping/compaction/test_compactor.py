@@ -14,10 +14,10 @@ from tests.housekeeping.compaction.logs import (
     begin,
     commit,
     live,
-    process,
     records_of,
     world,
 )
+from tests.world import process
 from txnlog.cluster import Cluster
 from txnlog.errors import ObjectNotFoundError, StorePermissionError
 from txnlog.housekeeping.compaction import local

@@ -9,7 +9,8 @@ import random
 
 import pytest
 
-from tests.housekeeping.compaction.logs import TOPIC, Idempotent, Record, process, world
+from tests.housekeeping.compaction.logs import TOPIC, Idempotent, Record, world
+from tests.world import process
 from txnlog.errors import OutOfOrderSequenceError, UnknownProducerIdError
 from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.producer_expiry import ProducerExpiry

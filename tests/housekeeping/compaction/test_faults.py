@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.cases import Some
+from tests.faults import Trial, cuts, meetings
 from tests.housekeeping.compaction.logs import (
     TOPIC,
     Idempotent,
@@ -18,24 +19,20 @@ from tests.housekeeping.compaction.logs import (
     bounds,
     commit,
     live,
-    process,
     records_of,
     snapshot,
     world,
 )
+from tests.world import process
 from txnlog.cluster import Cluster
-from txnlog.errors import TxnLogError
 from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.compaction.segments import commit_segment, rewrite
 from txnlog.protocol.compaction import Compacted, CompactionSettings, Obsolete, plan
 from txnlog.protocol.topics import TopicCommit
 from txnlog.storage.batches.reader import FileSpan, read_batch_file
-from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, SharedMemory, SimulatedCrash
+from txnlog.testing.faults import SharedMemory
 from txnlog.testing.invariants import check_cluster
 
-FAULTS = [fault for fault in Fault if fault not in (Fault.NONE, Fault.DENY)]
-READ_FAULTS = [Fault.FAIL_BEFORE, Fault.CRASH_BEFORE]
-"""A reply that is lost, and a read that never was, are the same."""
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 DAY_MS = 86_400_000
 
@@ -63,17 +60,11 @@ def compacting(cluster: Cluster) -> int:
     return Compactor(cluster).compact(TOPIC)
 
 
-def store(cluster: Cluster) -> FaultyStore:
-    assert isinstance(cluster.store, FaultyStore)
-    return cluster.store
-
-
-def undisturbed(shared: SharedMemory) -> tuple[list[str], list[tuple[int, int, str]]]:
-    """The verbs of the storage calls of a compaction, and the files it leaves."""
-    cluster = process(copied(shared))
-    store(cluster).calls.clear()
-    assert compacting(cluster)
-    return [verb for verb, _ in store(cluster).calls], live(cluster.topic(TOPIC).view)
+def begun(original: SharedMemory) -> Trial:
+    """A compaction of a copy."""
+    shared = copied(original)
+    cluster = process(shared)
+    return Trial(shared, cluster, partial(compacting, cluster))
 
 
 def copied(shared: SharedMemory) -> SharedMemory:
@@ -99,27 +90,21 @@ def test_compaction_that_meets_a_fault_anywhere_loses_and_doubles_nothing(
     original = filled(config)
     before = snapshot(process(original).topic(TOPIC))
     known = newest(process(original))
-    calls, files = undisturbed(original)
-    assert calls.count("put") >= 2
-    for number, verb in some(enumerate(calls)):
-        for fault in READ_FAULTS if verb == "get" else FAULTS:
-            shared = copied(original)
-            dying = process(shared)
-            store(dying).plan = FaultsAt({number: fault})
-            with suppress(TxnLogError, SimulatedCrash):
-                compacting(dying)
-            shared.land_late()
-            after = process(shared)
-            assert newest(after) == known
-            compacting(after)
-            assert newest(after) == known
-            found = snapshot(after.topic(TOPIC))
-            assert found[1:] == before[1:]
-            if config is None:
-                assert found == before
-            assert live(after.topic(TOPIC).view) == files
-            check_key_compacted(after)
-            check_cluster(after)
+    undisturbed = begun(original)
+    assert undisturbed.act()
+    files = live(undisturbed.cluster.topic(TOPIC).view)
+    for trial in cuts(partial(begun, original), some):
+        after = process(trial.shared)
+        assert newest(after) == known
+        compacting(after)
+        assert newest(after) == known
+        found = snapshot(after.topic(TOPIC))
+        assert found[1:] == before[1:]
+        if config is None:
+            assert found == before
+        assert live(after.topic(TOPIC).view) == files
+        check_key_compacted(after)
+        check_cluster(after)
 
 
 def check_key_compacted(cluster: Cluster) -> None:
@@ -171,14 +156,8 @@ def test_compaction_beside_another_process_at_any_call_loses_nothing(
     original = filled(config)
     before = newest(process(original))
     ((_, _, end),) = bounds(process(original).topic(TOPIC).view)
-    for number in some(range(len(undisturbed(original)[0]))):
-        shared = copied(original)
-        cluster, other = process(shared), others(shared)[act]
-        store(cluster).plan = FaultsAt({}, interlude=other, interlude_at=number)
-        with suppress(TxnLogError):
-            compacting(cluster)
-        store(cluster).plan = FaultsAt({})
-        for after in (cluster, process(shared)):
+    for trial in meetings(partial(begun, original), lambda t: others(t.shared)[act](), some):
+        for after in (trial.cluster, process(trial.shared)):
             assert newest(after) == ({b"new": b"1"} if act == "recreate" else before)
             check_key_compacted(after)
             if act == "write":

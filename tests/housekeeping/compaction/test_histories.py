@@ -15,10 +15,10 @@ from tests.housekeeping.compaction.logs import (
     begin,
     commit,
     live,
-    process,
     snapshot,
     world,
 )
+from tests.world import process
 from txnlog.cluster import Cluster
 from txnlog.errors import DuplicateSequenceError
 from txnlog.housekeeping.compaction.segments import commit_segment, rewrite

@@ -22,10 +22,10 @@ from tests.housekeeping.compaction.logs import (
     bounds,
     commit,
     live,
-    process,
     records_of,
     world,
 )
+from tests.world import process
 from txnlog.housekeeping.compaction import segments
 from txnlog.housekeeping.compaction.segments import commit_end_of_pass
 from txnlog.protocol.compaction import Obsolete

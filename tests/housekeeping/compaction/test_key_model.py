@@ -23,11 +23,11 @@ from tests.housekeeping.compaction.logs import (
     begin,
     bounds,
     commit,
-    process,
     records_of,
     remembered,
     world,
 )
+from tests.world import process
 from txnlog.housekeeping.compaction.segments import commit_segment, rewrite
 from txnlog.protocol.compaction import plan
 from txnlog.testing.faults import SharedMemory

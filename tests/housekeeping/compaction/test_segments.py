@@ -16,11 +16,11 @@ from tests.housekeeping.compaction.logs import (
     bounds,
     commit,
     live,
-    process,
     records_of,
     stage,
     world,
 )
+from tests.world import process
 from txnlog.cluster import Cluster
 from txnlog.errors import CorruptLogError, ObjectNotFoundError
 from txnlog.housekeeping.compaction import segments

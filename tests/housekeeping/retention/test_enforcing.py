@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
 
-from tests.coordinator.processes import CRASHES, ERRORS, faults, outcome_of, planned, process
+from tests.cases import Some
+from tests.faults import RETRIABLE, Trial, cuts, meetings
 from tests.housekeeping.retention.worlds import (
     HOUR_MS,
     TOPIC,
@@ -22,6 +24,7 @@ from tests.housekeeping.retention.worlds import (
     topic,
     world,
 )
+from tests.world import faults, process
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.errors import TopicAuthorizationError
@@ -29,7 +32,7 @@ from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.housekeeping.retention import EXPIRED_BATCH, Retention
 from txnlog.messages import OFFSET_END, TopicPartition
 from txnlog.protocol.metadata import StagedBatch
-from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
+from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import check_cluster
 
 OLD_MS = 3 * HOUR_MS
@@ -60,29 +63,26 @@ def check_done(shared: SharedMemory) -> None:
 # --- Faults ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
-def test_retention_cut_at_any_call_loses_nothing_and_is_finished_by_the_next(fault: Fault) -> None:
+def enforcing() -> Trial:
+    shared = filled()
+    cluster = process(shared)
+    return Trial(shared, cluster, partial(enforce, cluster, files_max=2))
+
+
+def test_retention_cut_at_any_call_loses_nothing_and_is_finished_by_the_next(
+    some: Some[int],
+) -> None:
     """A commit that may have landed is not an error to repeat; the young records stay (R22)."""
-    dry = process(filled())
-    with planned(dry, {}) as plan:
-        assert enforce(dry, files_max=2) == 4
-    assert plan.calls > 5
-    for number in range(plan.calls):
-        shared = filled()
-        cluster = process(shared)
-        with planned(cluster, {number: fault}):
-            outcome = outcome_of(lambda c=cluster: enforce(c, files_max=2))
-        assert outcome in ("done", "crashed", "StorageError", "CommitStateUnknownError")
-        shared.land_late()
-        between = process(shared)
-        check_cluster(between)
+    for trial in cuts(enforcing, some):
+        assert trial.outcome in ("done", "crashed", *RETRIABLE)
+        between = process(trial.shared)
         assert bounds(between)[0] <= 10
         assert bounds(between)[1:] == (14, 14)
         assert {10, 12} <= set(files(between))
-        if outcome != "crashed":
-            enforce(cluster)
-        enforce(process(shared))
-        check_done(shared)
+        if trial.outcome != "crashed":
+            enforce(trial.cluster)
+        enforce(process(trial.shared))
+        check_done(trial.shared)
 
 
 def test_retention_of_one_topic_is_not_held_up_by_another() -> None:
@@ -174,24 +174,14 @@ def second(cluster: Cluster) -> None:
     ],
 )
 def test_retention_decides_again_when_others_write_in_between(
-    act: Callable[[Cluster], None], expected: tuple[int, int, int]
+    act: Callable[[Cluster], None], expected: tuple[int, int, int], some: Some[int]
 ) -> None:
     """Appends, open transactions, operators and a second housekeeper, at every call (R14, R22)."""
-    dry = process(filled())
-    with planned(dry, {}) as plan:
-        enforce(dry, files_max=2)
-    for number in range(plan.calls):
-        shared = filled()
-        cluster, other = process(shared), process(shared)
-        interlude = FaultsAt({}, interlude=lambda o=other: act(o), interlude_at=number)
-        faults(cluster).plan = interlude
-        enforce(cluster, files_max=2)
-        faults(cluster).plan = lambda verb, path: Fault.NONE
-        check_cluster(process(shared))
-        enforce(process(shared))
-        fresh = process(shared)
+    for trial in meetings(enforcing, lambda trial: act(process(trial.shared)), some):
+        enforce(process(trial.shared))
+        fresh = process(trial.shared)
         check_cluster(fresh)
-        assert bounds(fresh) == expected, number
+        assert bounds(fresh) == expected
 
 
 def test_retention_switched_off_in_between_stops() -> None:
@@ -208,49 +198,39 @@ def test_retention_switched_off_in_between_stops() -> None:
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_transaction_that_ends_during_retention_is_settled_whole(is_commit: bool) -> None:
+def test_transaction_that_ends_during_retention_is_settled_whole(
+    is_commit: bool, some: Some[int]
+) -> None:
     """The marker commit and the removal race for each version; both land, in any order (R13)."""
-    for number in range(12):
+
+    def begin() -> Trial:
         shared = filled()
         other = process(shared)
         row = open_eagerly(other, staged(other, age_ms=OLD_MS), staged(other, age_ms=OLD_MS))
         delete_all(other)
         cluster = process(shared)
         end = other.coordinator.commit if is_commit else other.coordinator.abort
-        interlude = FaultsAt({}, interlude=lambda e=end, r=row: e(r), interlude_at=number)
-        faults(cluster).plan = interlude
-        enforce(cluster, files_max=2)
-        faults(cluster).plan = lambda verb, path: Fault.NONE
-        if interlude.calls <= number:
-            break
-        fresh = process(shared)
+        return Trial(shared, cluster, partial(enforce, cluster, files_max=2), partial(end, row))
+
+    for trial in meetings(begin, lambda trial: trial.more(), some):
+        fresh = process(trial.shared)
         check_cluster(fresh, settled=True)
         enforce(fresh)
-        assert bounds(process(shared)) == (18, 18, 18)
-        assert files(process(shared)) == [4, 6]
-    assert number > 5
+        assert bounds(process(trial.shared)) == (18, 18, 18)
+        assert files(process(trial.shared)) == [4, 6]
 
 
-def test_topic_deleted_during_retention_stays_deleted() -> None:
+def test_topic_deleted_during_retention_stays_deleted(some: Some[int]) -> None:
     """A removal brings no log to life, nor touches the topic that takes the name next (R71)."""
-    for number in range(12):
-        shared = filled()
-        cluster, other = process(shared), process(shared)
 
-        def again(other: Cluster = other) -> None:
-            other.delete_topic(TOPIC)
-            other.create_topic(TOPIC, partitions=2)
-            commit(other, staged(other, age_ms=OLD_MS))
+    def again(trial: Trial) -> None:
+        other = process(trial.shared)
+        other.delete_topic(TOPIC)
+        other.create_topic(TOPIC, partitions=2)
+        commit(other, staged(other, age_ms=OLD_MS))
 
-        interlude = FaultsAt({}, interlude=again, interlude_at=number)
-        faults(cluster).plan = interlude
-        enforce(cluster, files_max=2)
-        faults(cluster).plan = lambda verb, path: Fault.NONE
-        if interlude.calls <= number:
-            break
-        fresh = process(shared)
-        check_cluster(fresh)
-        assert bounds(fresh) == (14, 16, 16)
+    for trial in meetings(enforcing, again, some):
+        assert bounds(process(trial.shared)) == (14, 16, 16)
 
 
 def test_owner_of_a_prepared_transaction_appends_after_retention() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import SETTINGS, process
 from tests.housekeeping.retention.worlds import (
     DAY_MS,
     HOUR_MS,
@@ -20,6 +19,7 @@ from tests.housekeeping.retention.worlds import (
     topic,
     world,
 )
+from tests.world import SETTINGS, process
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.errors import DuplicateSequenceError, OutOfOrderSequenceError

@@ -15,7 +15,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.coordinator.processes import SETTINGS, process
 from tests.housekeeping.retention.worlds import (
     HOUR_MS,
     TOPIC,
@@ -28,6 +27,7 @@ from tests.housekeeping.retention.worlds import (
     topic,
     world,
 )
+from tests.world import SETTINGS, process
 from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
 from txnlog.protocol.topic_changes import prepare_delete_records
 from txnlog.testing.invariants import check_cluster, read_committed

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.consumer.records import TIME_MS, Writer, consumer, process, put, read, staged
+from tests import world as worlds
+from tests.consumer.records import TIME_MS, Writer, consumer, put, read, staged
+from tests.world import process
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.coordinator.one_off import commit_one_off
@@ -22,9 +24,7 @@ OLD_MS = TIME_MS - 2 * HOUR_MS
 
 def world() -> SharedMemory:
     """Topic t, whose records live for an hour; the clock is at TIME_MS."""
-    shared = SharedMemory()
-    process(shared).create_topic("t", partitions=2, config={"retention.ms": str(HOUR_MS)})
-    return shared
+    return worlds.world(("t",), groups=(), config={"retention.ms": str(HOUR_MS)})
 
 
 def expire(shared: SharedMemory) -> int:

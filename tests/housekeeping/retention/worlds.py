@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from tests.coordinator.processes import PLAIN, process
+from tests import world as worlds
 from tests.staged_files import append_idempotent, append_ongoing, named_file_of
+from tests.world import PLAIN
 from txnlog.cluster import Cluster
 from txnlog.housekeeping.retention import Retention
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
@@ -24,10 +25,8 @@ _names = itertools.count()
 
 def world(*, settings: LogSettings = PLAIN, **config: object) -> SharedMemory:
     """A cluster with one topic of two partitions; `retention_ms` is retention.ms."""
-    shared = SharedMemory()
     given = {name.replace("_", "."): str(value) for name, value in config.items()}
-    process(shared, settings=settings).create_topic(TOPIC, partitions=2, config=given)
-    return shared
+    return worlds.world((TOPIC,), groups=(), settings=settings, config=given)
 
 
 def staged(

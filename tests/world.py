@@ -1,4 +1,4 @@
-"""Processes over one shared in-memory store, and what the coordinator tests let them do."""
+"""One store in memory, its processes, and what most tests let them do."""
 
 from __future__ import annotations
 
@@ -40,10 +40,13 @@ def process(
     settings: LogSettings = PLAIN,
     clock: Clock | None = None,
     seed: int | None = None,
+    offsets_shards: int = 1,
 ) -> Cluster:
     """A new process: its own memory, the shared store; `seed` as in FaultyStore."""
     store = shared.open(clock=clock, seed=seed)
-    return Cluster.open(store, create=True, shards=2, offsets_shards=1, settings=settings)
+    return Cluster.open(
+        store, create=True, shards=2, offsets_shards=offsets_shards, settings=settings
+    )
 
 
 def faults(cluster: Cluster) -> FaultyStore:
@@ -52,17 +55,24 @@ def faults(cluster: Cluster) -> FaultyStore:
 
 
 def world(
-    *, settings: LogSettings = PLAIN, config: Mapping[str, str] | None = None
+    topics: Sequence[str] = TOPICS,
+    *,
+    partitions: int = 2,
+    groups: Sequence[str] = (GROUP,),
+    settings: LogSettings = PLAIN,
+    config: Mapping[str, str] | None = None,
+    offsets_shards: int = 1,
 ) -> SharedMemory:
-    """A store with a cluster, two topics of two partitions, and a group at generation 1.
+    """A store with a cluster, some topics, and groups at generation 1.
 
     Records of `staged` have timestamps of 1970: retention removes them unless `config` prevents it.
     """
     shared = SharedMemory()
-    first = process(shared, settings=settings)
-    for name in TOPICS:
-        first.create_topic(name, partitions=2, config=config)
-    first.groups.start(GROUP)
+    first = process(shared, settings=settings, offsets_shards=offsets_shards)
+    for name in topics:
+        first.create_topic(name, partitions=partitions, config=config)
+    for group in groups:
+        first.groups.start(group)
     return shared
 
 
