@@ -38,7 +38,7 @@ cluster-demo: java $(VENV)/.jars $(VENV)/.stores/stamp ## the same on a cluster:
 # Most JVMs of a test run live for seconds: the optimising compiler would cost more than it gains.
 test: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
 test: java $(VENV)/.jars ## all tests but those of soak, ways-in and stores
-	@$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
 
 bench: java $(VENV)/.jars ## the figures of the README, see docs/benchmarks.md
 	@$(PY) -m benchmarks $(ARGS)

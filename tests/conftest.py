@@ -73,7 +73,7 @@ def scratch() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def spark(scratch: Path) -> Iterator[SparkSession]:
-    """One local[2] session per process of pytest with the settings of conf/.
+    """One local[2] session per worker with the settings of conf/.
 
     `local[2]` fails a job at its first task error. A test that needs retries, other settings or a
     driver to kill starts its own, in its own process.
@@ -111,16 +111,10 @@ def some() -> Some[Any]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that try a part of their cases are run again, with all, by `make soak-histories`.
-
-    `make test` runs those of the shared session in one process: a second one would warm up anew.
-    """
+    """Tests that try a part of their cases are run again, with all, by `make soak-histories`."""
     for item in items:
-        names = getattr(item, "fixturenames", ())
-        if "some" in names:
+        if "some" in getattr(item, "fixturenames", ()):
             item.add_marker("sampled")
-        if "spark" in names or "start_driver" in names:
-            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 # A shell starts so what it puts into the background; but programs under test are interrupted.
