@@ -68,10 +68,14 @@ def test_driver_that_resumes_late_is_refused_and_takes_nothing_over(
     error = second_driver.run("stream", lab.root, checkpoint=lab.checkpoint, batch_records=BATCH)
     assert error is None
     before = Cluster.open(str(lab.root)).coordinator.describe(first.id)
+    assert before is not None
     failpoint.clear()
     with pytest.raises(StreamingQueryException, match=refused) as failure:
         pipeline.run(first)
-    assert Cluster.open(str(lab.root)).coordinator.describe(first.id) == before
+    after = Cluster.open(str(lab.root)).coordinator.describe(first.id)
+    assert after is not None
+    # It may have written the COMPLETE that the other one left.
+    assert (after.owner, after.transaction) == (before.owner, before.transaction)
     if refused == "CheckpointError":
         assert str(lab.checkpoint) in str(failure.value)
     lab.check(batches * BATCH)
