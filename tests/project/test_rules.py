@@ -17,6 +17,11 @@ RULES = range(1, 74)
 # Rules of features that do not exist yet.
 TO_COME: frozenset[int] = frozenset()
 DECISION_WORDS_MAX = 25
+PAGE_LINES_MAX = 75
+PAGE_HEADINGS = (
+    *("What goes wrong without it", "The decision", "Why it is enough"),
+    *("Rejected", "What it costs", "Where it is"),
+)
 CITING_FOLDERS = (
     *("txnlog", "spark_source", "spark_sink", "checkpoint", "tests", "docs"),
     *("jobs", "benchmarks", "notebooks", "examples", "conf"),
@@ -119,6 +124,16 @@ def test_each_decision_has_its_reason_cost_and_date_in_few_words() -> None:
         for number, file in homes().items()
         if not re.search(rf"\bD{number}\b", (ROOT / file).read_text())
     ]
+
+
+def test_pages_of_decisions_say_what_a_newcomer_asks() -> None:
+    """Without the history a page is a claim; one that is longer than two screens is not read."""
+    listed = {ROOT / page for _, page, *_ in _PAGE.findall(decisions())}
+    assert listed == set((ROOT / "docs/design").glob("*.md")) - {ROOT / "docs/design/README.md"}
+    for page in listed:
+        text = page.read_text()
+        assert [one for one in PAGE_HEADINGS if f"\n## {one}" not in text] == [], page
+        assert len(text.splitlines()) <= PAGE_LINES_MAX, page
 
 
 def test_numbers_of_decisions_that_are_gone_are_named() -> None:
