@@ -335,8 +335,8 @@ def test_ticket_that_a_row_has_is_not_given_again() -> None:
     assert found.offsets[OFFSETS].puts["g"].generation == 4
 
 
-def test_offsets_that_superseded_ones_never_moved_stay() -> None:
-    """Most transactions of a copier leave no marker in the groups: their successors have one."""
+def test_offsets_below_a_newer_marker_of_their_producer_stay() -> None:
+    """The marker of a later transaction says that those of earlier ones were moved."""
     ticket = GroupTicket(group_id="g", producer_id=7, ticket=1, generation=1, offsets={"u": {0: 3}})
     decided = [row(S.PREPARE_COMMIT, 2, pending=Manifest(tickets=(ticket,)))]
     group = Group(
