@@ -20,6 +20,7 @@ from txnlog.coordinator.finishing import complete, finish
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.staged_files import TopicsRead, read_topics
+from txnlog.coordinator.state_rows import is_published
 from txnlog.errors import CheckpointError, TxnLogError
 from txnlog.process.failures import caught
 from txnlog.process.log_level import configure_logging
@@ -38,8 +39,8 @@ from txnlog.settings.roots import redacted_url
 logger = logging.getLogger("txnlog")
 
 _measured: dict[str, Phases] = {}
-"""Query id -> the figures of its newest batch that this process committed, for the next one's log
-entry. They are lost with the process, and with them nothing else."""
+"""Run -> the figures of its newest batch that this process committed, for the log entry of the
+next one. They are lost with the process, and with them nothing else."""
 
 
 def commit_micro_batch(options: Config, tasks: Sequence[StagedTask], batch_id: int) -> None:
@@ -54,7 +55,7 @@ def commit_micro_batch(options: Config, tasks: Sequence[StagedTask], batch_id: i
     configure_logging()
     run = tasks[0]
     facts = {"queryId": run.query_id, "batchId": str(batch_id), **_staging(tasks)}
-    phases = Phases(facts, before=_measured.get(run.query_id))
+    phases = Phases(facts, before=_measured.pop(run.run_id, None))
     cluster = Cluster.cached(options.root, options.storage)
     row: TransactionMetadata | None = None
     try:
@@ -66,7 +67,7 @@ def commit_micro_batch(options: Config, tasks: Sequence[StagedTask], batch_id: i
             cluster.sweeper.sweep_if_due()
     if row is not None:
         phases.before = None
-        _measured[run.query_id] = phases
+        _measured[run.run_id] = phases
         _log("Batch %s of query %s", (str(batch_id), run.query_id), phases)
 
 
@@ -81,7 +82,8 @@ def commit_once(
     run, batches = tasks[0], _ordered(tasks)
     topics = tuple(sorted({batch.topic for batch in batches}))
     row, planned, read = _read(cluster, options, run.query_id, batch_id, topics, phases)
-    if not goes_on(row, run.run_id, batch_id):
+    is_next = goes_on(row, run.run_id, batch_id) and _is_published(cluster, row, read)
+    if not is_next:
         # The row was a guess, on which only a commit may rely.
         with phases.measure("tail"):
             row = cluster.coordinator.describe(run.query_id)
@@ -90,7 +92,7 @@ def commit_once(
         offsets = group_offsets(options, cluster, planned, is_first_of_run=is_first_of_run)
     if not batches and not offsets:
         return None
-    if row is None or not goes_on(row, run.run_id, batch_id):
+    if row is None or not is_next:
         # A decided transaction is finished first, whichever run decided it. A committed batch is
         # skipped without a takeover: else a driver that resumes late would fence its successor.
         if row is not None and row.state.is_prepared:
@@ -106,10 +108,35 @@ def commit_once(
                 row = _take_over(options, cluster, run, topics)
             if _is_committed(row, options, run, planned):
                 return None
+    _keep_figures_of(row.owner.last_batch, phases)
     last_batch = LastBatch(batch_id=batch_id, digest=planned.digest, topics=topics)
     return cluster.coordinator.commit(
         row, batches, offsets=offsets, last_batch=last_batch, phases=phases, read=read
     )
+
+
+def _is_published(
+    cluster: Cluster, row: TransactionMetadata | None, read: TopicsRead | None
+) -> bool:
+    """Whether nothing but COMPLETE is left of the row's batch, by what was just read.
+
+    Spark begins no batch before; and where it did, a decision would hide what is not published.
+    """
+    if row is None or not row.state.is_prepared:
+        return True
+    known = read or {}
+    known = {**known, **read_topics(cluster, set(row.topics) - known.keys())}
+    logs = {topic: cluster.topic_log(topic) for topic, error in known.items() if error is None}
+    groups = [cluster.offsets_log(one.group_id).view for one in row.moves]
+    has_moved = all(view.markers.get(row.producer_id, -1) >= row.txn_epoch for view in groups)
+    return has_moved and is_published(row, logs)
+
+
+def _keep_figures_of(batch: LastBatch | None, phases: Phases) -> None:
+    """Drop the figures that are not those of the batch which the next decision completes."""
+    before = phases.before
+    if before is not None and (batch is None or before.facts["batchId"] != str(batch.batch_id)):
+        phases.before = None
 
 
 def _read(

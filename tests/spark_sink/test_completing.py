@@ -18,6 +18,7 @@ from tests.world import (
     GROUP,
     check_settled,
     consumed,
+    faults,
     outcome_of,
     planned,
     position,
@@ -36,7 +37,7 @@ from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.revocation import prepare_revoke
 from txnlog.protocol.states import TransactionState
 from txnlog.settings.config import parse_config
-from txnlog.testing.faults import SharedMemory
+from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import read_committed
 
 QUERY = "query"
@@ -184,3 +185,35 @@ def test_figures_of_a_batch_come_with_the_next_decision_of_the_same_process(
     assert committed(process(shared)) == ["0", "1", "2", "3"]
     assert position(process(shared)) == 40
     check_settled(shared)
+
+
+def test_batch_that_is_not_published_is_finished_before_the_next_one() -> None:
+    """Spark begins no batch before; where it did, the next decision would hide the topic (R36)."""
+    counting = process(world())
+    with planned(counting, {}) as counted:
+        publish(counting, 0)
+    for at in range(counted.calls):
+        shared = world()
+        worker = process(shared)
+        with planned(worker, {at: Fault.CRASH_BEFORE}):
+            outcome_of(partial(publish, worker, 0))
+        row = process(shared).coordinator.describe(QUERY)
+        if row is None or row.state is not PREPARE_COMMIT:
+            continue
+        assert publish(process(shared), 1) is not None
+        assert committed(process(shared)) == ["0", "1"]
+        assert position(process(shared)) == 20
+        check_settled(shared)
+
+
+@pytest.mark.parametrize("act", ["fetch", "start"])
+def test_reader_of_the_group_needs_no_topic_of_a_batch_whose_offsets_have_moved(act: str) -> None:
+    """The topic may be denied to it, or damaged: its group was blocked until a sweep."""
+    shared = world()
+    assert publish(process(shared), 0) is not None
+    reader = process(shared)
+    faults(reader).plan = lambda verb, path: (
+        Fault.DENY if path.startswith("orders/") else Fault.NONE
+    )
+    generation = 1 if act == "fetch" else reader.groups.start(GROUP)
+    assert reader.groups.fetch(GROUP, generation) == {"input": {0: 10}}

@@ -76,15 +76,25 @@ def fence_holders(
     raised = root.store.together([partial(raise_floors, number) for number in by_shard])
     # One after the other: they may have topics in common.
     published = [
-        [row for row in rows if _is_left(row, group_id) and publish(root, row, reading=reading)]
+        [
+            row
+            for row in rows
+            if _is_left(row, root, group_id) and publish(root, row, reading=reading)
+        ]
         for rows in raised
     ]
     root.store.together([partial(_complete_each, root, left) for left in published])
 
 
-def _is_left(row: TransactionMetadata | None, group_id: str) -> TypeGuard[TransactionMetadata]:
-    """Whether it is decided; one without offsets of the group is none of its readers' business."""
+def _is_left(
+    row: TransactionMetadata | None, root: Root, group_id: str
+) -> TypeGuard[TransactionMetadata]:
+    """Whether it is decided, and its offsets have not been moved; one without offsets of the group
+    is none of its readers' business.
+    """
     if row is None or not row.state.is_prepared:
+        return False
+    if root.offsets_log(group_id).view.markers.get(row.producer_id, -1) >= row.txn_epoch:
         return False
     return any(one.group_id == group_id for one in row.pending.tickets)
 

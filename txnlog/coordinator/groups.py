@@ -176,16 +176,20 @@ class GroupCoordinator:
         refused: list[TicketHolder] | None = None,
     ) -> list[TicketHolder]:
         """Publish what these holders have decided; those with an open transaction that has offsets
-        of these partitions (None: of any).
+        of these partitions (None: of any). Offsets that the group has are those of a transaction
+        that is published: a topic of it that cannot be read is no business of the group's readers.
 
         Call it after the read of the group's row that named them. `but` are not looked at; to
         `refused` are added those whose decisions this process cannot publish, as its store takes
         no writes of it.
         """
         open_ones = []
+        markers = self._root.offsets_log(group_id).view.markers
         for holder, row in self._rows([one for one in holders if one not in but]):
             carried = [one for one in row.pending.tickets if one.group_id == group_id]
             if row.state.is_prepared and carried:
+                if markers.get(row.producer_id, -1) >= row.txn_epoch:
+                    continue
                 try:
                     publish(self._root, row)
                 except NothingWrittenError:

@@ -15,6 +15,7 @@ from txnlog.errors import (
     LogGapError,
     ObjectNotFoundError,
     StagedFileTooOldError,
+    StorePermissionError,
     TxnLogError,
 )
 from txnlog.process.failures import Failures, caught
@@ -100,13 +101,14 @@ def check_there(store: ObjectStore, batches: Sequence[StagedBatch], transactiona
         path = f"{batch.topic}/{batch.path}"
         try:
             is_there = store.head(path).size_bytes == batch.size_bytes
-        except ObjectNotFoundError:
+        except (ObjectNotFoundError, StorePermissionError):
+            # S3 says so of a missing object, too, to who may not list.
             is_there = False
         if not is_there:
             raise LogGapError(
-                f"{path}, which the transaction of {transactional_id!r} has written, is missing "
-                f"or is another file: nothing was committed there now. {RESTORE_ALL} "
-                "Without one: `txnlog repair`.",
+                f"{path}, which the transaction of {transactional_id!r} has written, is missing, "
+                "is another file, or may not be read: nothing was committed there now. "
+                f"{RESTORE_ALL} Without one: `txnlog repair`.",
                 transactional_id=transactional_id,
                 topic=batch.topic,
                 path=path,
@@ -130,6 +132,8 @@ def check_published(
     """
     metadata = log.log.metadata
     kept_ms = file_retention_ms({} if metadata is None else metadata.configuration)
+    # A vacuum of before may have known them for less.
+    kept_ms = min(kept_ms, log.view.txns.vacuum_age_ms)
     since_ms = log.store.now_ms() - kept_ms + CLOCK_ERROR_MS
     young = {batch.path for batch in batches if max(batch.staged_ms, decided_ms) > since_ms}
     if not young:

@@ -63,7 +63,7 @@ def _published(root: Root, rows: Sequence[TransactionMetadata]) -> list[Transact
     # An older reading says nothing: the topic may have been created again since.
     reads = [partial(caught, partial(_read_topic, root, topic)) for topic in topics]
     found = dict(zip(topics, root.store.together(reads), strict=True))
-    return [row for row in decided if _is_published(row, found)]
+    return [row for row in decided if is_published(row, found)]
 
 
 def unmoved(root: Root, holders: Iterable[TicketHolder]) -> list[TransactionMetadata]:
@@ -104,10 +104,10 @@ def _read_topic(root: Root, topic: str) -> TopicLog:
     return log
 
 
-def _is_published(row: TransactionMetadata, topics: Mapping[str, object]) -> bool:
+def is_published(row: TransactionMetadata, topics: Mapping[str, object]) -> bool:
     """Whether the topics, which were just read, have all of its markers."""
     for topic, topic_id in row.topic_ids:
-        log = topics[topic]
+        log = topics.get(topic)
         if not isinstance(log, TopicLog) or not log.log.exists:
             return False
         if not has_marker(log.view, topic_id, row.transaction):

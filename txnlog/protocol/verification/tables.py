@@ -67,6 +67,7 @@ def unpublished(topic: TopicFacts, rows: Iterable[TransactionMetadata]) -> list[
         row
         for row in rows
         if row.state is TransactionState.PREPARE_COMMIT
+        and not topic.is_deleted
         and topic.txns.markers.get(row.producer_id, -1) < row.txn_epoch
     ]
     return [
