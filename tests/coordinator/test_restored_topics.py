@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.world import (
     both,
     owned,
     process,
+    staged,
     state_of,
     visible,
     world,
@@ -22,7 +24,9 @@ from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import LogGapError
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
-from txnlog.testing.faults import SharedMemory
+from txnlog.testing.faults import SharedMemory, VirtualClock
+
+DAY_MS = 24 * 3_600_000
 
 
 def row_of(cluster: Cluster) -> TransactionMetadata:
@@ -93,3 +97,18 @@ def test_helper_that_knew_the_topic_before_it_was_published_looks_for_no_file() 
         first.store.delete([f"{name}/{batch.path}" for batch in row_of(first).pending.batches])
     finish(helper, row_of(helper))
     assert state_of(process(shared)) is TransactionState.COMPLETE_COMMIT
+
+
+def test_clock_of_who_decided_does_not_say_for_how_long_a_removed_file_is_missed() -> None:
+    """It was ahead: once the tombstones were forgotten, nothing lost was taken for lost."""
+    shared = world()
+    ahead = VirtualClock()
+    ahead.advance_ms(400 * DAY_MS + shared.clock.now_ms())
+    first = process(shared, clock=ahead)
+    first.coordinator.commit(owned(first, "a"), [staged(first, "orders", "mine")])
+    log = first.topic_log("orders")
+    log.transact(remove_all)
+    shared.clock.advance_ms(20 * DAY_MS)
+    with patch("txnlog.coordinator.staged_files.read_tombstones", lambda *_, **__: {}):
+        owned(process(shared), "successor")
+    assert state_of(process(shared)) is not TransactionState.PREPARE_COMMIT

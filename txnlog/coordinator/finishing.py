@@ -200,7 +200,9 @@ def _write_marker(
 
     made = log.transact(decide)
     if isinstance(made, Settled) and made.missing:
-        check_published(log, made.missing, row.transactional_id, decided_ms=row.updated_ms)
+        # Only what a client had prepared may be much older than its decision (R72).
+        decided_ms = row.updated_ms if row.pending.prepared_by_client else -1
+        check_published(log, made.missing, row.transactional_id, decided_ms=decided_ms)
     return made is not None
 
 

@@ -127,14 +127,17 @@ def check_published(
     """Raise LogGapError unless the topic had these files of a decided transaction.
 
     It has the marker of that transaction, or a later one, and the files are not live (D131). What
-    was removed is known for the table's retention: files that were staged, and if that is known
-    decided, before that pass.
+    was removed is known for the table's retention: files that were staged, and if that is given
+    decided, before that pass. `decided_ms` is by the wall clock of who decided, which may be ahead.
     """
     metadata = log.log.metadata
     kept_ms = file_retention_ms({} if metadata is None else metadata.configuration)
     # A vacuum of before may have known them for less.
     kept_ms = min(kept_ms, log.view.txns.vacuum_age_ms)
-    since_ms = log.store.now_ms() - kept_ms + CLOCK_ERROR_MS
+    now_ms = log.store.now_ms()
+    since_ms = now_ms - kept_ms + CLOCK_ERROR_MS
+    if decided_ms > now_ms + CLOCK_ERROR_MS:
+        decided_ms = -1
     young = {batch.path for batch in batches if max(batch.staged_ms, decided_ms) > since_ms}
     if not young:
         return

@@ -137,12 +137,14 @@ class Auditor:
         """The topic is deleted: no reader needs to see the records produced to it so far.
 
         And none may see them at or above `ends` (partition -> offset), if given: those offsets
-        belong to another topic of the same name.
+        belong to another topic of the same name. But a producer without transactions writes what
+        it has not delivered yet into that one.
         """
         for value, origin in self._origins.items():
             if origin.topic == topic and value not in self.forgiven:
                 self.forgiven.add(value)
-                self._gone_from[value] = ends
+                if origin.txn is not None or value in self._delivered:
+                    self._gone_from[value] = ends
 
     # -- what readers get --------------------------------------------------------------------------
 
