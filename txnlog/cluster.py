@@ -167,7 +167,10 @@ class Cluster(Root):
         """As `topics`, with the error in the place of a log that cannot be had."""
         found: dict[str, TopicLog | TxnLogError] = {}
         for name in arguments.items("names", names):
-            found[name] = caught(partial(self.topic_log, name), _reading(name))
+            try:
+                found[name] = self.topic_log(name)
+            except TxnLogError as error:
+                found[name] = error
         logs = [log for log in found.values() if isinstance(log, TopicLog)]
         for log, failure in zip(logs, self.tail_each(logs), strict=True):
             existing = partial(self._existing, log)
