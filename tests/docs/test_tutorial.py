@@ -15,6 +15,7 @@ PAGE = ROOT / "docs" / "tutorial.md"
 SPARK = "\n## 7. The same with Spark"
 
 
+@pytest.mark.soak
 def test_tutorial_to_the_killed_and_resumed_pipeline(tmp_path: Path) -> None:
     """A newcomer types this; an order without its invoice, or with two, ends the trust."""
     last = PAGE.read_text().split(SPARK)[0].count("\n")

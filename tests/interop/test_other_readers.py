@@ -121,7 +121,7 @@ def states(frame: DataFrame) -> list[dict[str, Any]]:
     return [row.asDict() for row in frame.select(*columns).collect()]
 
 
-@pytest.mark.parametrize("checkpointed", [False, True])
+@EITHER
 def test_readers_topic_same_records_as_ours(
     spark: SparkSession, cluster: Cluster, checkpointed: bool
 ) -> None:

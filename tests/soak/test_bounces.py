@@ -14,7 +14,7 @@ from txnlog.testing.counts import count
 @pytest.mark.parametrize(
     ("producers", "copiers", "duration_s"),
     [
-        pytest.param(3, 2, 6, marks=pytest.mark.slow, id="short"),
+        pytest.param(3, 2, 6, marks=pytest.mark.soak, id="short"),
         pytest.param(8, 4, 120, marks=pytest.mark.soak, id="long"),
         pytest.param(2, 3, 1_700, marks=pytest.mark.soak, id="rebalances"),
     ],

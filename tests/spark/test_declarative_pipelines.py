@@ -89,6 +89,7 @@ def test_page_shows_the_files_of_the_example() -> None:
     assert shown == {file.name: file.read_text() for file in files}
 
 
+@pytest.mark.soak
 def test_run_checks_each_record_once_also_when_its_flow_is_killed(scratch: Path) -> None:
     """Spark starts a failed flow again; its batch was decided before the kill."""
     pipeline = Pipeline(Path(mkdtemp(dir=scratch)))

@@ -27,6 +27,7 @@ def unused_files(root: Path, topics: Sequence[str]) -> set[str]:
     }
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_stream_task_killed_after_staging_and_repeated_gives_no_duplicates(
     second_driver: Driver, tmp_path: Path

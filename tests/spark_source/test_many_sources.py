@@ -89,7 +89,7 @@ def test_union_of_two_topics_and_of_rate_continues_at_a_restart(
     assert [value for value in run(frame) if value != "rate"] == ["b4"]
 
 
-@pytest.mark.parametrize("loads", [1, 2])
+@pytest.mark.parametrize("loads", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_self_union_gives_every_record_twice(
     spark: SparkSession, two, run: Run, loads: int
 ) -> None:
@@ -101,6 +101,7 @@ def test_self_union_gives_every_record_twice(
     assert run(frame) == ["a4", "a4"]
 
 
+@pytest.mark.soak
 def test_join_of_two_topics_finds_pairs_across_batches(spark: SparkSession, two, run: Run) -> None:
     """Spark keeps one side until the other arrives; both sources continue from their offsets."""
     spark.conf.set("spark.sql.shuffle.partitions", "1")
