@@ -245,6 +245,18 @@ def test_checkpoints_are_what_readers_find_in_the_commits(world: World) -> None:
             assert world.by_delta_rs() == theirs
 
 
+def test_lower_horizon_brings_nothing_back(world: World) -> None:
+    """Somebody has raised the age: a sequence that was expired came back in the next checkpoint."""
+    now_ms = world.store.now_ms()
+    world.commit(Txn("txnlog/7-1", 29, now_ms - 20))
+    world.checkpoint()
+    world.commit(Txn(EXPIRED_PRODUCERS, now_ms - 10, now_ms))
+    world.commit(Txn(EXPIRED_PRODUCERS, now_ms - 30, now_ms))
+    ours = world.by_us()
+    world.checkpoint()
+    assert world.by_us() == ours
+
+
 def test_checkpoint_equals_that_of_delta_rs(world: World, tmp_path: Path) -> None:
     """Two writers who read Delta's protocol alike; in turns, each on top of the other's (R11)."""
     # Only we know what these take with them.

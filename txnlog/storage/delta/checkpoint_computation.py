@@ -115,8 +115,10 @@ def _reconciled(commits: Sequence[Commit]) -> _Changes:
                     key = ("txn", action.app_id)
                     app_ids.add(action.app_id)
                     if is_horizon(action.app_id):
-                        horizons[action.app_id] = action.version
-                        _forget(left, horizons)
+                        _forget(left, {action.app_id: action.version})
+                        # A later one may be lower, where somebody has raised the age.
+                        highest = max(horizons.get(action.app_id, -1), action.version)
+                        horizons[action.app_id] = highest
                 case Add() | Remove():
                     key = ("file", action.path)
                 case Adds():
