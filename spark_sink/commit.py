@@ -118,15 +118,24 @@ def commit_once(
 def _is_published(
     cluster: Cluster, row: TransactionMetadata | None, read: TopicsRead | None
 ) -> bool:
-    """Whether nothing but COMPLETE is left of the row's batch, by what was just read.
+    """Whether nothing but COMPLETE is left of the row's batch, by what was just read, or before.
 
     Spark begins no batch before; and where it did, a decision would hide what is not published.
     """
     if row is None or not row.state.is_prepared:
         return True
+    transaction = row.transaction
+
+    def is_marked(topic: str, topic_id: str) -> bool:
+        # Of any age: a marker stays.
+        view = cluster.topic_log(topic).view
+        marker = view.markers.get(transaction.producer_id, -1)
+        return view.topic_id == topic_id and marker >= transaction.epoch
+
     known = read or {}
-    known = {**known, **read_topics(cluster, set(row.topics) - known.keys())}
-    logs = {topic: cluster.topic_log(topic) for topic, error in known.items() if error is None}
+    unsure = {topic for topic, topic_id in row.topic_ids if not is_marked(topic, topic_id)}
+    known = {**known, **read_topics(cluster, unsure - known.keys())}
+    logs = {topic: cluster.topic_log(topic) for topic in row.topics if known.get(topic) is None}
     groups = [cluster.offsets_log(one.group_id).view for one in row.moves]
     has_moved = all(view.markers.get(row.producer_id, -1) >= row.txn_epoch for view in groups)
     return has_moved and is_published(row, logs)

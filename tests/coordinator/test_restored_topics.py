@@ -35,13 +35,13 @@ def row_of(cluster: Cluster) -> TransactionMetadata:
     return row
 
 
-def restored_topic() -> SharedMemory:
-    """A transaction of both topics whose producer died before COMPLETE; "orders" is older."""
+def restored(prefix: str) -> SharedMemory:
+    """A transaction of both topics whose producer died before COMPLETE; what begins so is older."""
     shared = world()
-    files = backup(shared, "orders")
+    files = backup(shared, prefix)
     first = process(shared)
     first.coordinator.commit(owned(first, "a"), both(first, "mine"))
-    restore(shared, "orders", files)
+    restore(shared, prefix, files)
     return shared
 
 
@@ -67,7 +67,7 @@ def test_transaction_is_not_published_again_in_a_topic_whose_folder_was_restored
     act: Callable[[Cluster], None],
 ) -> None:
     """A header whose file is gone stopped every reader of the topic, for ever."""
-    shared = restored_topic()
+    shared = restored("orders")
     with pytest.raises(LogGapError, match="all tables of the root together") as failure:
         act(process(shared))
     assert failure.value.context["topic"] == "orders"
@@ -77,11 +77,7 @@ def test_transaction_is_not_published_again_in_a_topic_whose_folder_was_restored
 
 def test_transaction_is_published_again_in_a_topic_whose_log_was_restored() -> None:
     """Its file is there: nothing is lost."""
-    shared = world()
-    files = backup(shared, "orders/_delta_log")
-    first = process(shared)
-    first.coordinator.commit(owned(first, "a"), both(first, "mine"))
-    restore(shared, "orders/_delta_log", files)
+    shared = restored("orders/_delta_log")
     owned(process(shared), "successor")
     assert visible(process(shared), "mine") == (True, True)
 

@@ -206,6 +206,18 @@ def test_batch_that_is_not_published_is_finished_before_the_next_one() -> None:
         check_settled(shared)
 
 
+def test_batch_of_another_topic_asks_nothing_of_the_topics_of_the_one_before() -> None:
+    """Their markers are known to the worker that wrote them: no round more."""
+    shared = world()
+    worker = process(shared)
+    publish(worker, 0)
+    faults(worker).calls.clear()
+    task = StagedTask(0, (staged(worker, "stock", "1"),), QUERY, "run", 1)
+    assert sink.commit_once(worker, OPTIONS, [task], 1, Phases()) is not None
+    assert not [path for _, path in faults(worker).calls if path.startswith("orders/")]
+    check_settled(shared)
+
+
 @pytest.mark.parametrize("act", ["fetch", "start"])
 def test_reader_of_the_group_needs_no_topic_of_a_batch_whose_offsets_have_moved(act: str) -> None:
     """The topic may be denied to it, or damaged: its group was blocked until a sweep."""

@@ -10,6 +10,7 @@ from txnlog.process.failures import unexpected
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.shards import OFFSETS_PREFIX, STATE_PREFIX, offsets_table, state_table
+from txnlog.protocol.states import TransactionState
 from txnlog.protocol.tickets import with_unmoved
 from txnlog.protocol.topics import INTERNAL_PREFIX, may_be_topic
 from txnlog.protocol.txn_memory import TxnMemory
@@ -52,6 +53,7 @@ class VerifyPass:
         self._ids: dict[str, across.TableId] = {} if first is None else dict(first._ids)
         self._topics: dict[str, TopicFacts] = {}
         self._rows: dict[str, RowFacts[TransactionMetadata]] = {}
+        self._decided_rows: Sequence[TransactionMetadata] = ()
         self._offsets: dict[str, RowFacts[Group]] = {}
         self._decided: dict[tuple[int, str, str], tuple[int, int]] = {}
         self._shards: Sequence[int] = ()
@@ -78,6 +80,12 @@ class VerifyPass:
             self._guarded(offsets_table(number), partial(self._offsets_shard, number))
         for number in self._shards:
             self._guarded(state_table(number), partial(self._shard, number))
+        self._decided_rows = [
+            row
+            for shard in self._rows.values()
+            for row in shard.rows.values()
+            if row.state is TransactionState.PREPARE_COMMIT
+        ]
         for name in topics:
             self._guarded(name, lambda name=name: self._topic(name))  # type: ignore[misc]
         existing = {name for name in names if may_be_topic(name)}
@@ -297,7 +305,6 @@ class VerifyPass:
         self._topics[name] = check_topic(name, state, batches, config, self.findings)
         self.found.batches += len(batches.partition)
         since_ms = self._settings.since_ms
-        rows = [row for shard in self._rows.values() for row in shard.rows.values()]
         reported = data_files.check_listing(
             self._store,
             name,
@@ -305,7 +312,7 @@ class VerifyPass:
             self.findings,
             missing=FindingKind.FILE_MISSING,
             batches=batches,
-            decided=across.unpublished(self._topics[name], rows),
+            decided=across.unpublished(self._topics[name], self._decided_rows),
             since_ms=since_ms,
         )
         if self._settings.deep:

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, TypeVar
 from msgspec import structs
 
 from txnlog.cluster import Cluster
-from txnlog.errors import CommitStateUnknownError, ObjectNotFoundError, TxnLogError
+from txnlog.errors import CommitStateUnknownError, ObjectNotFoundError
 from txnlog.housekeeping.compaction.key_compaction import KeyCompactor
 from txnlog.housekeeping.compaction.segments import (
     commit_end_of_pass,
@@ -109,9 +109,7 @@ def rewrite_at(root: str, storage: Mapping[str, str], work: Work) -> Result:
         return Obsolete(f"it was replaced and vacuumed: {error.message}")
     except Exception as error:
         # Raised, it would fail all other work of the task, too (R37).
-        if not isinstance(error, TxnLogError):
-            logger.error("Compaction of %s failed", _name(work), exc_info=error)
-        return unexpected(error, "Compaction").message
+        return unexpected(error, f"Compaction of {_name(work)}").message
     reach("compaction.rewritten")
     return rewritten
 

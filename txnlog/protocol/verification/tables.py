@@ -61,18 +61,15 @@ def check_table_ids(tables: Iterable[TableId], findings: Findings) -> None:
             )
 
 
-def unpublished(topic: TopicFacts, rows: Iterable[TransactionMetadata]) -> list[StagedBatch]:
-    """Batches of decided transactions, by `rows` read before the topic, that lack their marker."""
-    left = [
-        row
-        for row in rows
-        if row.state is TransactionState.PREPARE_COMMIT
-        and not topic.is_deleted
-        and topic.txns.markers.get(row.producer_id, -1) < row.txn_epoch
-    ]
+def unpublished(topic: TopicFacts, decided: Iterable[TransactionMetadata]) -> list[StagedBatch]:
+    """Batches of rows, read before the topic, whose transaction has no marker in it."""
+    if topic.is_deleted:
+        return []
+    markers = topic.txns.markers
     return [
         batch
-        for row in left
+        for row in decided
+        if markers.get(row.producer_id, -1) < row.txn_epoch
         for batch in row.pending.batches
         if (batch.topic, batch.topic_id) == (topic.name, topic.topic_id)
     ]
