@@ -102,12 +102,16 @@ class Members(SparkOwner):
         return self._known[key]
 
     def unsafe(self, before: State, after: State) -> str | None:
+        if after.stored == before.stored:
+            return None
         for old, new in zip(before.stored.topics, after.stored.topics, strict=True):
             if old != new and (what := self._history(old, new)) is not None:
                 return what
         if self._position(after.stored) < self._position(before.stored):
             return "the group's position goes back"
-        return self._judge(after.stored)
+        if after.stored not in self._judged:
+            self._judged[after.stored] = self._judge(after.stored)
+        return self._judged[after.stored]
 
     # -- outsiders ---------------------------------------------------------------------------------
 

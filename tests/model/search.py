@@ -7,8 +7,10 @@ violation found has the shortest trace.
 
 from __future__ import annotations
 
+import gc
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -73,6 +75,21 @@ class Result:
 
 def search(model: Model[S], *, states_max: int = STATES_MAX) -> Result:
     """Visit every state of the model, nearest first, until a violation or the bound."""
+    with _no_collection():
+        return _search(model, states_max)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """All states are kept until the end, so that looking for cycles is a quarter of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _search(model: Model[S], states_max: int) -> Result:
     start = model.initial()
     parents: dict[S, tuple[S, str] | None] = {start: None}
     depths = {start: 0}

@@ -55,6 +55,7 @@ class Tickets(Clients):
         self.shape = helpers, expiries
         self.forgets = forgets
         self.moves_offsets = any(c.mode in ("reset", "plain") for c in clients)
+        self._settlings: dict[Stored, Stored] = {}
 
     # -- the search ------------------------------------------------------------------------------
 
@@ -153,8 +154,13 @@ class Tickets(Clients):
                 return f"offset {offset} moved, and the output is not there"
         return None
 
-    def _judge_settled(self, state: State) -> str | None:
-        stored = state.stored
+    def _settled(self, stored: Stored) -> Stored:
+        """What is stored once all that is decided is finished."""
+        if stored not in self._settlings:
+            self._settlings[stored] = self._settle(stored)
+        return self._settlings[stored]
+
+    def _settle(self, stored: Stored) -> Stored:
         for _ in range(9):
             left = [n for n in range(self.place.names) if self.place.prepared(stored, n)]
             if not left:
@@ -164,6 +170,10 @@ class Tickets(Clients):
                 assert txn is not None
                 for what in FINISHING:
                     stored = self.finish(stored, what, txn)
+        return stored
+
+    def _judge_settled(self, state: State) -> str | None:
+        stored = self._settled(state.stored)
         if set(stored.shown[0]) != set(stored.shown[1]):
             return "torn"
         if not state.acked <= set(stored.shown[0]):

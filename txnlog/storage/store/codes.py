@@ -90,6 +90,15 @@ def store_code(error: BaseException) -> str | None:
     return None if found is None else found.group(1)
 
 
+def has_code(error: BaseException, codes: frozenset[str]) -> bool:
+    """Whether `store_code` is one of the store's own `codes`: cheap where the text has none.
+
+    "No such object" and "exists" are common replies, and no failures.
+    """
+    text = str(error)
+    return any(code in text for code in codes) and store_code(error) in codes
+
+
 def is_of_provider(error: BaseException) -> bool:
     """Whether one of storage.store.credentials has failed, not the store library's own search."""
     return _PROVIDER_FAILED in str(error)

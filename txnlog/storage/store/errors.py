@@ -34,6 +34,7 @@ from txnlog.storage.store.codes import (
     WRONG_KEY,
     WRONG_PLACE,
     describe_store_error,
+    has_code,
     http_status,
     is_of_provider,
     shown_reason,
@@ -114,8 +115,7 @@ def store_error(error: Exception, verb: str, path: str, *, url: str, is_local: b
         return _not_synced(error, where, path)
     if isinstance(error, FolderAwayError):
         return folder_gone(f"{url}/{error}", path)
-    is_place = not is_local and store_code(error) in PLACE_MISSING
-    if isinstance(error, FileNotFoundError) and not is_place:
+    if isinstance(error, FileNotFoundError) and (is_local or not has_code(error, PLACE_MISSING)):
         return ObjectNotFoundError(f"{where}: no such object.", path=path)
     if isinstance(error, IrregularFileError | TooLargeError):
         return _unlike_ours(error, url, path)
@@ -172,7 +172,7 @@ def failed(where: str, verb: str, error: BaseException, **context: object) -> St
 
 def is_conflict(error: BaseException) -> bool:
     """Whether "exists" is not what the store replied, only what the library made of it."""
-    return store_code(error) in CONFLICTS
+    return has_code(error, CONFLICTS)
 
 
 def shown_cause(error: BaseException) -> BaseException:

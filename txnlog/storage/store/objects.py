@@ -597,7 +597,8 @@ class ObjectStore:
                 raise
             failure = LibraryPanicError(str(error))
         # Not in a handler: the library's error has the store's reply, which may name a key (R67).
-        raise self._failed(failure, verb, path) from shown_cause(failure)
+        found = self._failed(failure, verb, path)
+        raise found from None if isinstance(found, ObjectNotFoundError) else shown_cause(failure)
 
     def _failed(self, error: Exception, verb: str, path: str) -> TxnLogError:
         is_local = self._disk is not None
