@@ -35,8 +35,9 @@ demo: java $(VENV)/.jars ## the main job: flights, exactly once, through kills a
 cluster-demo: java $(VENV)/.jars $(VENV)/.stores/stamp ## the same on a cluster: S3, a master, two workers, spark-submit
 	@$(PY) jobs/flights_cluster.py $(ARGS)
 
-# Most JVMs of a test run live for seconds: the optimising compiler would cost more than it gains.
-test: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
+# Most JVMs of a test run live for seconds: the optimising compiler and the parallel collector would
+# cost more than they gain.
+test: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 test: java $(VENV)/.jars ## all tests but those of soak, ways-in and stores
 	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
 
@@ -51,7 +52,7 @@ bench-peers: java $(VENV)/.jars $(VENV)/.peers/stamp ## beside Spark with Kafka 
 
 soak: soak-spark soak-histories ## the long proofs, an hour or more: both of the next
 
-soak-spark: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
+soak-spark: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 soak-spark: java $(VENV)/.jars ## drivers and jobs killed at every step, the demo, notebooks, benchmarks
 	@$(PY) -m pytest -n 2 --dist worksteal -m "soak and spark and not stores" $(ARGS)
 
@@ -60,7 +61,7 @@ soak-histories: export TXNLOG_CASES := all
 soak-histories: java $(VENV)/.jars ## random histories, searches and properties, with new seeds
 	@$(PY) -m pytest -n 2 --dist worksteal -m "(soak or hypothesis or sampled) and not spark and not ways and not stores" --hypothesis-profile=soak $(ARGS)
 
-stores: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
+stores: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 stores: java $(VENV)/.jars $(VENV)/.stores/stamp ## versitygw, Azurite and a fake of GCS behind a proxy with faults
 	@$(PY) -m pytest -n 2 --dist loadgroup -m "stores and not soak" $(ARGS)
 

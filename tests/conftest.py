@@ -73,7 +73,7 @@ def scratch() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def spark(scratch: Path) -> Iterator[SparkSession]:
-    """One local[2] session per worker with the settings of conf/.
+    """One local[2] session with the settings of conf/.
 
     `local[2]` fails a job at its first task error. A test that needs retries, other settings or a
     driver to kill starts its own, in its own process.
@@ -111,10 +111,15 @@ def some() -> Some[Any]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that try a part of their cases are run again, with all, by `make soak-histories`."""
+    """Tests that try a part of their cases are run again, with all, by `make soak-histories`.
+
+    Tests with the session come first: of several workers, which take from the end of what another
+    has left, only the first one starts it.
+    """
     for item in items:
         if "some" in getattr(item, "fixturenames", ()):
             item.add_marker("sampled")
+    items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
 
 
 # A shell starts so what it puts into the background; but programs under test are interrupted.

@@ -242,7 +242,7 @@ def decide(
 ) -> TransactionMetadata:
     """Step 1 alone, as by a process that dies right after it; the row."""
     with (
-        patch("txnlog.coordinator.transactions.publish", side_effect=SimulatedCrash),
+        patch("txnlog.coordinator.transactions.publish_own", side_effect=SimulatedCrash),
         suppress(SimulatedCrash),
     ):
         cluster.coordinator.commit(row, batches, offsets=offsets)

@@ -95,7 +95,7 @@ def test_commit_that_another_has_finished_leaves_nothing_of_a_successor_to_be_co
         decide(other, owned(other, "b"), both(other, "theirs"))
         return False
 
-    monkeypatch.setattr("txnlog.coordinator.transactions.publish", overtaken)
+    monkeypatch.setattr("txnlog.coordinator.transactions.publish_own", overtaken)
     ended = cluster.coordinator.commit(row, batches)
     assert ended.owner.run_id == "b"
     assert not ended.state.is_prepared

@@ -25,7 +25,7 @@ from tests.world import (
 )
 from txnlog.cluster import Cluster
 from txnlog.coordinator.fencing import time_out
-from txnlog.coordinator.finishing import finish
+from txnlog.coordinator.finishing import publish
 from txnlog.errors import (
     IllegalGenerationError,
     OffsetConflictError,
@@ -135,7 +135,7 @@ def test_late_helper_never_overwrites_a_newer_position() -> None:
         row = cluster.coordinator.commit(
             row, both(cluster, f"n{number}"), offsets=[consumed(10 * number, 10 * number + 10)]
         )
-        finish(process(shared), old, reading=Reading.begin(shared.clock))
+        publish(process(shared), old, reading=Reading.begin(shared.clock))
         assert position(process(shared)) == 10 * number + 10
     check_cluster(process(shared), settled=True)
 

@@ -28,7 +28,7 @@ from tests.world import (
     world,
 )
 from txnlog.cluster import Cluster
-from txnlog.coordinator.finishing import finish
+from txnlog.coordinator.finishing import finish, publish
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.errors import (
     InvalidProducerEpochError,
@@ -304,7 +304,7 @@ def test_manifest_with_two_topics_of_one_name_publishes_each_where_it_belongs() 
             txn_epoch=row.producer_epoch,
             pending=Manifest(batches=tuple(batches)),
         )
-        assert finish(cluster, decided, reading=Reading.begin(cluster.store.clock))
+        assert publish(cluster, decided, reading=Reading.begin(cluster.store.clock))
         assert visible(cluster, "old") == (False, False)
         assert visible(cluster, "new") == (True, False)
 

@@ -311,6 +311,7 @@ def test_versions_of_batch_writes_expire_and_ours_do_not(world: World) -> None:
         world.commit(Txn("more", 1, now_ms - 2 * DAY_MS))
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_spark_finds_in_checkpoints_what_it_finds_in_commits(
     spark: SparkSession, world: World

@@ -74,6 +74,7 @@ def kernel_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_quickstart_runs_in_a_session_that_is_there(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -45,6 +45,7 @@ def test_stream_task_killed_after_staging_and_repeated_gives_no_duplicates(
     assert unused_files(root, pipeline.OUTPUTS), "the files of the killed attempt are not deleted"
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_stream_task_that_fails_at_the_end_of_its_input_gives_no_duplicates(
     second_driver: Driver, tmp_path: Path

@@ -28,48 +28,51 @@ from txnlog.storage.tables.row_log import OffsetsLog, RowView
 from txnlog.storage.tables.topic_log import TopicLog
 
 
-def finish(
-    root: Root,
-    row: TransactionMetadata,
-    *,
-    reading: Reading | None = None,
-    phases: Phases | None = None,
-) -> TransactionMetadata | None:
-    """Steps 2 to 4 of a transaction that any process decided; returns the row afterwards.
-
-    `reading` began before the row was read or written; without it the row is read again. A
-    topic that cannot be written delays only its own marker: the others are written, then its
-    error is raised, and the row stays decided for the next process to finish (R37). `phases` are
-    those of the commit that has just decided it. Anybody else looks whether the files are there:
-    a topic's folder may have been restored since, and readers stop at a header without its file.
-    """
+def finish(root: Root, row: TransactionMetadata) -> TransactionMetadata | None:
+    """Steps 2 to 4 of a transaction that any process decided; returns the row afterwards."""
     if not row.state.is_prepared:
         return row
-    if not publish(root, row, reading=reading, phases=phases):
+    if not publish(root, row):
         return describe(root, row.transactional_id)
-    return complete(root, row, phases=phases)
+    return complete(root, row)
 
 
-def publish(
+def publish(root: Root, row: TransactionMetadata, *, reading: Reading | None = None) -> bool:
+    """Steps 2 and 3 of a decided transaction: every reader sees it, COMPLETE is left.
+
+    Looks whether the files are there: a topic's folder may have been restored since the decision,
+    and readers stop at a header without its file. `reading` began before the row was read; without
+    it the row is read again. A topic that cannot be written delays only its own marker: the others
+    are written, then its error is raised, and the row stays decided for the next process to finish
+    (R37). False if another process has finished it.
+    """
+    looks = row.state is TransactionState.PREPARE_COMMIT
+    return _publish(root, row, reading, Phases(), looks=looks)
+
+
+def publish_own(root: Root, row: TransactionMetadata, *, reading: Reading, phases: Phases) -> bool:
+    """As `publish`, of what this process has just decided, and staged before: it does not look.
+
+    `reading` began before the row was written; `phases` are those of the commit.
+    """
+    return _publish(root, row, reading, phases, looks=False)
+
+
+def _publish(
     root: Root,
     row: TransactionMetadata,
+    reading: Reading | None,
+    phases: Phases,
     *,
-    reading: Reading | None = None,
-    phases: Phases | None = None,
+    looks: bool,
 ) -> bool:
-    """Steps 2 and 3 of a decided transaction, as `finish`: every reader sees it, COMPLETE is left.
-
-    False if another process has finished it.
-    """
-    measured = phases or Phases()
-    with measured.measure("publish"):
-        looks = phases is None and row.state is TransactionState.PREPARE_COMMIT
+    with phases.measure("publish"):
         reading = _write_markers(root, row, reading, looks=looks)
     if reading is None:
         return False
     reach("markers.after")
     if row.moves:
-        with measured.measure("offsets"):
+        with phases.measure("offsets"):
             reading = _while_decided(root, row, reading, partial(_write_offsets, root, row))
         if reading is None:
             return False

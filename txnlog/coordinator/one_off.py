@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from txnlog.coordinator.finishing import finish
+from txnlog.coordinator.finishing import complete, finish, publish_own
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.producer_ids import markers_of, unknown_producer_id
 from txnlog.coordinator.root import Root
@@ -76,7 +76,8 @@ def commit_one_off(
             return not write.is_repeat
         if write.is_of(row):
             reach("prepare_commit.after")
-            finish(root, row, reading=reading, phases=measured)
+            if publish_own(root, row, reading=reading, phases=measured):
+                complete(root, row, phases=measured)
             return True
         if not row.state.is_prepared:
             raise InvalidTxnStateError(
@@ -84,7 +85,7 @@ def commit_one_off(
                 "to batch writes. Give the producer another id.",
                 transactional_id=write.transactional_id,
             )
-        finish(root, row, reading=None, phases=None)
+        finish(root, row)
     raise ConcurrentTransactionsError(
         f"{write.transactional_id!r}: other processes keep writing with this txnAppId; try again.",
         transactional_id=write.transactional_id,

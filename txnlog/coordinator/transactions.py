@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from txnlog.coordinator.fencing import transition
-from txnlog.coordinator.finishing import complete, finish, publish
+from txnlog.coordinator.finishing import complete, finish, publish_own
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.producer_ids import markers_for, markers_of, unknown_producer_id
@@ -302,7 +302,7 @@ class TransactionCoordinator:
             return ended
         reach("prepare_commit.after")
         try:
-            if publish(self._root, ended, reading=reading, phases=phases):
+            if publish_own(self._root, ended, reading=reading, phases=phases):
                 return ended
             # Another process has finished it; what the id has decided since is not to be completed.
             return as_completed(self.describe(row.transactional_id) or ended)
