@@ -11,7 +11,7 @@ import obstore
 
 from tests.staged_files import append_ongoing, named_file_of
 from txnlog.cluster import Cluster
-from txnlog.coordinator.finishing import finish
+from txnlog.coordinator.finishing import complete, finish, publish
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import StorageError, TxnLogError
 from txnlog.process.clock import Clock
@@ -19,6 +19,7 @@ from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.row_log import TransactionLog
 from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, SharedMemory, SimulatedCrash
 from txnlog.testing.invariants import check_cluster, check_rows, read_committed
@@ -231,6 +232,12 @@ def state_of(cluster: Cluster, tid: str = "tx") -> TransactionState:
     row = cluster.coordinator.describe(tid)
     assert row is not None
     return row.state
+
+
+def finish_read(cluster: Cluster, row: TransactionMetadata, reading: Reading) -> None:
+    """As `finish`, by a helper that has read the row before; it may have slept since."""
+    if publish(cluster, row, reading=reading):
+        complete(cluster, row)
 
 
 def decide(

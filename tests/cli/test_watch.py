@@ -115,3 +115,25 @@ def test_a_watched_root_that_is_gone_is_an_error_each_round(command: Command) ->
     assert "Traceback" not in stderr
     assert process.returncode == 0
     assert not Path(command.root).exists()
+
+
+STOPPED_WITH_THE_LOCK = """
+import os, signal
+from txnlog.cli.session import stopped_by_signals
+with stopped_by_signals() as stop:
+    with stop._cond:
+        os.kill(os.getpid(), signal.SIGTERM)
+    print(stop.wait(60))
+"""
+
+
+def test_signal_stops_a_loop_that_is_just_looking_at_its_event() -> None:
+    """The handler runs in the thread that holds the event's lock: it must not wait for it."""
+    ran = subprocess.run(
+        [sys.executable, "-c", STOPPED_WITH_THE_LOCK],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.stdout == "True\n", ran.stderr

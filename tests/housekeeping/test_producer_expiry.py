@@ -28,6 +28,7 @@ from tests.world import (
     consumed,
     eager,
     faults,
+    finish_read,
     outcome_of,
     owned,
     position,
@@ -190,7 +191,7 @@ def test_helper_that_slept_while_a_marker_expired_publishes_nothing(is_paused: b
 
         reading = Reading.begin(clock)
         faults(helper).plan = FaultsAt({}, interlude=meanwhile, interlude_at=number)
-        outcome_of(lambda h=helper, r=rows[0], at=reading: finish(h, r, reading=at))
+        outcome_of(lambda h=helper, r=rows[0], at=reading: finish_read(h, r, at))
         after = process(shared)
         for topic in TOPICS:
             view = after.topic(topic).view

@@ -27,9 +27,10 @@ from contextlib import suppress
 from tests.interaction.environment import Process, Stop, World
 from tests.interaction.rendering import render
 from tests.staged_files import append_ongoing, record_columns, written_file
+from tests.world import finish_read
 from txnlog.cluster import Cluster
 from txnlog.coordinator.fencing import time_out
-from txnlog.coordinator.finishing import complete, finish
+from txnlog.coordinator.finishing import complete
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
@@ -96,7 +97,7 @@ class Interpreter:
                 case "time-out", [name]:
                     time_out(cluster, _row(cluster, name), by=process.name)
                 case "finish", [name]:
-                    finish(cluster, _row(cluster, name), reading=Reading.begin(cluster.store.clock))
+                    finish_read(cluster, _row(cluster, name), Reading.begin(cluster.store.clock))
                 case "sweep", []:
                     sweeper = self._sweepers.setdefault(
                         cluster, Sweeper(cluster, interval_ms=SWEEP_MS)

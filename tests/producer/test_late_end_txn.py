@@ -14,9 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.producer.worlds import BOTH, cluster_of, group, input_at, started, values, world
-from tests.world import check_settled, process, recover
+from tests.world import check_settled, finish_read, process, recover
 from txnlog.coordinator.fencing import time_out
-from txnlog.coordinator.finishing import finish
 from txnlog.errors import OperationTimedOutError, TxnLogError
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import TransactionMetadata
@@ -94,7 +93,7 @@ def helper_that_paused(shared: SharedMemory, made: Producer, how: str) -> Late:
     store.plan = lambda verb, path: Fault.NONE
     helper = process(shared)
     reading = Reading.begin(helper.store.clock)
-    return lambda: [finish(helper, row, reading=reading) for row in found]
+    return lambda: [finish_read(helper, row, reading) for row in found]
 
 
 def time_out_that_paused(shared: SharedMemory, made: Producer, how: str) -> Late:

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from _thread import start_new_thread
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -292,11 +293,18 @@ def parse_numbers(option: str, value: str) -> list[int]:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, so that a loop can end at a safe point."""
+    """An event that Ctrl-C and SIGTERM set, so that a loop can end at a safe point.
+
+    Another thread sets it: the handler may interrupt this one while it holds the event's lock.
+    """
     stop = threading.Event()
     is_main = threading.current_thread() is threading.main_thread()
     numbers = [signal.SIGINT, signal.SIGTERM] if is_main else []
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
+
+    def handle(*_: object) -> None:
+        start_new_thread(stop.set, ())
+
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield stop
     finally:

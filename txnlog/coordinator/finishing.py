@@ -58,6 +58,12 @@ def publish_own(root: Root, row: TransactionMetadata, *, reading: Reading, phase
     return _publish(root, row, reading, phases, looks=False)
 
 
+def finish_own(root: Root, row: TransactionMetadata, *, reading: Reading, phases: Phases) -> None:
+    """Steps 2 to 4 of what this process has just decided, as `publish_own`."""
+    if publish_own(root, row, reading=reading, phases=phases):
+        complete(root, row, phases=phases)
+
+
 def _publish(
     root: Root,
     row: TransactionMetadata,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from txnlog.coordinator.finishing import complete, finish, publish_own
+from txnlog.coordinator.finishing import finish, finish_own
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.producer_ids import markers_of, unknown_producer_id
 from txnlog.coordinator.root import Root
@@ -76,8 +76,7 @@ def commit_one_off(
             return not write.is_repeat
         if write.is_of(row):
             reach("prepare_commit.after")
-            if publish_own(root, row, reading=reading, phases=measured):
-                complete(root, row, phases=measured)
+            finish_own(root, row, reading=reading, phases=measured)
             return True
         if not row.state.is_prepared:
             raise InvalidTxnStateError(

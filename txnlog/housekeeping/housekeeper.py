@@ -178,6 +178,7 @@ class Housekeeper:
     def run(self, stop: threading.Event) -> None:
         """Work, or wait for the lease, until `stop` is set; then release the lease.
 
+        A signal handler sets `stop` from another thread: in this one it may hold its lock already.
         Raises StorePermissionError for `__cluster`; other errors are logged, and the work retried.
         """
         try:
