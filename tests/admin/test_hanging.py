@@ -24,7 +24,7 @@ from tests.world import (
 )
 from txnlog.admin import HangingTransaction
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
+from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.messages import TopicPartition
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, TransactionMetadata
@@ -120,7 +120,7 @@ def test_decided_transaction_is_listed_until_it_is_published() -> None:
     assert {one.until_ms for one in found} == {None}
     assert {one.duration_ms for one in found} == {MINUTE_MS}
     assert {one.command for one in found} == {"txnlog housekeeping --once"}
-    Housekeeper(process(shared), HousekeepingSettings(abort_interval_ms=0)).run_once()
+    Housekeeper(process(shared)).run_once()
     assert visible(process(shared), "mine") == (True, True)
     assert found_hanging(cluster) == []
 

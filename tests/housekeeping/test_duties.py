@@ -23,6 +23,7 @@ from tests.world import both, faults, owned, process, world
 from txnlog.admin import AdminClient
 from txnlog.cli.app import app
 from txnlog.cli.session import Session
+from txnlog.coordinator.finishing import complete
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
 from txnlog.housekeeping.log_cleanup import EXPIRED_LOG_FILE
@@ -51,6 +52,7 @@ def lived_in() -> SharedMemory:
     row = owned(cluster, "a")
     for number in range(12):
         row = cluster.coordinator.commit(row, written_both(cluster, f"n{number}"))
+    complete(cluster, row)
     commit_one_off(cluster, written_both(cluster, "batch"), Owner(run_id="w"))
     idle = written_both(cluster, "idle")[0]
     append_idempotent(cluster, 77, [idle], {idle.partition: 0})
@@ -117,7 +119,7 @@ def test_housekeeping_that_finds_nothing_commits_nothing() -> None:
     """A commit per round would keep every idle table growing."""
     shared = world(config=FOREVER)
     cluster = process(shared)
-    cluster.coordinator.commit(owned(cluster, "a"), both(cluster, "x"))
+    complete(cluster, cluster.coordinator.commit(owned(cluster, "a"), both(cluster, "x")))
     keeper = process(shared)
     faults(keeper).calls.clear()
     done = Housekeeper(keeper).run_once()

@@ -118,7 +118,7 @@ def housekeeping(
     """
     session = session_of(context)
     settings = HousekeepingSettings(
-        abort_interval_ms=0 if once else abort_interval_ms,
+        abort_interval_ms=abort_interval_ms,
         remove_interval_ms=remove_interval_ms,
         retention_check_interval_ms=retention_interval_ms,
         cleaner_backoff_ms=cleaner_backoff_ms,
