@@ -94,7 +94,8 @@ class Repair:
             return report
         self._check_idle(before, begun_ms)
         now = datetime.fromtimestamp(self._store.clock.now_ms() / 1000, timezone.utc)
-        journal = Journal(self._store, f"__repaired-{now:%Y%m%dT%H%M%SZ}")
+        # To the microsecond: a second repair at once must not find the first one's plan.
+        journal = Journal(self._store, f"__repaired-{now:%Y%m%dT%H%M%S%fZ}")
         decided = JournalPlan(
             tables=tuple(self._prepare(plan, journal)),
             deleted=tuple(self._survey.unreadable),
