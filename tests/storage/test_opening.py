@@ -34,6 +34,7 @@ from txnlog.settings.storage_options import parse_storage_options
 from txnlog.settings.storage_tables import (
     CLOUD_NAMES,
     COMMON_OPTIONS,
+    PREFIXES,
     TABLES,
     Cloud,
     spellings,
@@ -191,6 +192,18 @@ def test_http_endpoint_needs_allow_http() -> None:
     """Otherwise each request fails with "builder error"."""
     with pytest.raises(ConfigError, match="allow_http=true"):
         ObjectStore.from_url("s3://b", {"endpoint": "http://127.0.0.1:9"})
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout": "5s"}], ids=str)
+@pytest.mark.parametrize("which", ["s3", "azure-key", "gcs"])
+def test_variables_of_the_http_client_count_beside_options(
+    server: Any, which: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library reads its own only where it is given no settings of its client at all."""
+    cloud: Any = which.partition("-")[0]
+    monkeypatch.setenv(f"{PREFIXES[cloud][-1]}allow_http".upper(), "true")
+    given = {ENDPOINTS[cloud]: server.url, "max_retries": "0", **SECRETS[which], **options}
+    assert ObjectStore.from_url(ROOTS[cloud], given).get("x") == b"found"
 
 
 # --- Panics ---------------------------------------------------------------------------------------

@@ -16,7 +16,13 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from txnlog.errors import ConfigError
 from txnlog.settings.roots import AZURE_SUFFIX, FABRIC_SUFFIX, Place, place_of
 from txnlog.settings.storage_options import StorageOptions, parse_storage_options
-from txnlog.settings.storage_tables import CLOUD_NAMES, CREDENTIALS, PREFIXES, spellings
+from txnlog.settings.storage_tables import (
+    CLOUD_NAMES,
+    CREDENTIALS,
+    PREFIXES,
+    Cloud,
+    spellings,
+)
 from txnlog.settings.storage_values import ON, refused
 from txnlog.settings.storage_values import path as absolute_path
 from txnlog.storage.store.credentials import CredentialsFile, credential_provider
@@ -64,7 +70,7 @@ def open_place(url: str, options: StorageOptions) -> Any:
             config = {"aws_region": provider.region, **config}
     _check_http(merged)
     _check_files(config)
-    settings = {"config": config, "client_options": _client(merged.of("client"))}
+    settings = {"config": config, "client_options": _client(place.cloud, merged.of("client"))}
 
     def build(settings: Mapping[str, Mapping[str, Any]]) -> Any:
         with panics_as_errors():
@@ -186,8 +192,16 @@ def _account(place: Place, options: StorageOptions) -> dict[str, str]:
     return found
 
 
-def _client(options: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = dict(options)
+def _client(cloud: Cloud, options: Mapping[str, str]) -> dict[str, Any]:
+    """The HTTP client's settings: options, and variables, which the library drops beside them."""
+    variables = {
+        row.name: os.environ[name.upper()]
+        for name, row in spellings(cloud).items()
+        if row.part == "client"
+        and name.startswith(PREFIXES[cloud][-1])
+        and name.upper() in os.environ
+    }
+    found: dict[str, Any] = {**variables, **options}
     if "default_headers" in found:
         found["default_headers"] = _headers(found["default_headers"])
     for name in _CERTIFICATES:
