@@ -41,7 +41,7 @@ test: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 test: java $(VENV)/.jars ## all tests but those of soak, ways-in and stores
 	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
 
-bench: java $(VENV)/.jars ## the figures of the README, see docs/benchmarks.md
+bench: java $(VENV)/.jars ## the figures, see docs/benchmarks.md
 	@$(PY) -m benchmarks $(ARGS)
 
 bench-stores: java $(VENV)/.jars $(VENV)/.stores/stamp ## commits, groups, upkeep, micro-batches on an S3 server after 25 ms

@@ -30,6 +30,7 @@ MERMAID_URI = "site/mermaid.min.js"
 # Files outside docs/ that are pages of their own, by their path in the repository.
 IMPORTED = {
     "README.md": "overview.md",
+    "CONTRIBUTING.md": "contributing.md",
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
     "benchmarks/RESULTS.md": "benchmark-results.md",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.docs.blocks import ROOT, Shell, blocks, play
+from tests.docs.blocks import ROOT, Block, Shell, blocks, play
 from txnlog import OFFSET_BEGINNING, Cluster, Consumer, Producer, TopicPartition
 
 # Pages whose files and commands run in one shell, in an empty folder.
@@ -35,8 +36,24 @@ def test_commands_of_the_page_print_what_it_shows(name: str, tmp_path: Path) -> 
         play(shell, tmp_path, blocks(ROOT / "docs" / name))
 
 
-# Pages with one block, which a test below runs.
+# Pages whose blocks the tests below run.
 PLAIN = ("clients.md", "verify.md")
+
+
+def clients_blocks() -> list[Block]:
+    return [block for block in blocks(ROOT / "docs/clients.md") if block.language == "python"]
+
+
+def test_first_lines_of_the_clients_page_write_both_or_neither_and_read(tmp_path: Path) -> None:
+    root = str(tmp_path / "lake")
+    block = clients_blocks()[0]
+    names: dict[str, Any] = {}
+    exec(compile(block.text.replace("/data/lake", root), block.place, "exec"), names)
+    while names["message"] is None:
+        names["message"] = names["consumer"].poll(1.0)
+    assert names["message"].topic() == "orders"
+    names["consumer"].close()
+    assert values(root, "inventory") == [b"-2"]
 
 
 def test_copying_loop_of_the_clients_page_copies(tmp_path: Path) -> None:
@@ -45,7 +62,7 @@ def test_copying_loop_of_the_clients_page_copies(tmp_path: Path) -> None:
     with Producer({"txnlog.root": root, "num.partitions": 1}) as producer:
         for value in ("apple", "pear"):
             producer.produce("orders", value)
-    [block] = [block for block in blocks(ROOT / "docs/clients.md") if block.language == "python"]
+    block = clients_blocks()[1]
     text = block.text.replace("/data/lake", root).replace(
         '"enable.auto.commit": False',
         '"enable.auto.commit": False, "auto.offset.reset": "earliest"',

@@ -13,7 +13,7 @@ from txnlog import Cluster, Producer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# README.md's first block is run by tests/spark/test_readme.py.
+# README.md's block is run by tests/spark/test_readme.py.
 PAGES = (
     "README.md",
     "docs/deploying.md",
@@ -125,15 +125,3 @@ def test_blocks_of_the_deployment_page_run(spark: SparkSession, lake: str) -> No
             run(block, names, lake)
             found = names["spark"].read.format("txnlog").option("subscribe", "orders").load(lake)
             assert found.count() == 3
-
-
-def test_clients_of_the_readme_run(lake: str) -> None:
-    """The second block; the first is tests/spark/test_readme.py's."""
-    block = [block for block in blocks(ROOT / "README.md") if block.language == "python"][1]
-    names: dict[str, Any] = {"root": lake}
-    run(block, names, lake)
-    while names["message"] is None:
-        names["message"] = names["consumer"].poll(1.0)
-    assert names["message"].topic() == "orders"
-    names["consumer"].close()
-    assert end(lake, "inventory") == 1

@@ -168,7 +168,10 @@ def test_readme_of_a_package_index_has_absolute_links_to_files_that_exist(
     within = re.findall(r"\]\((?!https?:|#)([^)]+)\)", (ROOT / "README.md").read_text())
     base = urls["Repository"] + "/blob/main/"
     assert within
-    assert {base + link for link in within} <= set(links)
+    pages = {link for link in within if not link.endswith(".svg")}
+    raw = {base.replace("/blob/", "/raw/") + link for link in within if link not in pages}
+    assert raw
+    assert {base + link for link in pages} | raw <= set(links)
     assert not [link for link in links if not link.startswith(("https://", "#"))]
     files = [link.removeprefix(base).partition("#")[0] for link in links if link.startswith(base)]
     assert not [file for file in files if not (ROOT / file).exists()]

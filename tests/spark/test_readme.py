@@ -1,4 +1,4 @@
-"""The first code of README.md, run unchanged, as a new user does."""
+"""The code of README.md, run unchanged, as a new user does."""
 
 from __future__ import annotations
 
