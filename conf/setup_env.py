@@ -152,24 +152,9 @@ def install_packages(venv: str, extras: str) -> None:
                 "export PIP_CERT=/path/to/ca.pem    # uv: SSL_CERT_FILE",
             )
         )
-    unpack_pyspark(python)
-
-
-def unpack_pyspark(python: str) -> None:
-    """Let Spark's Python workers import pyspark from files, which are compiled once.
-
-    Spark puts python/lib/pyspark.zip first on their path, and every process compiles again the
-    modules that it imports from an archive: 1.4 of the 1.9 s of its start, and a query starts nine
-    processes. A busy machine may exceed Spark's time-out of 10 s. A folder of the same name works
-    in place of the archive.
-    """
-    find = "import importlib.util as u; print(u.find_spec('pyspark').submodule_search_locations[0])"
-    package = subprocess.check_output([python, "-c", find], text=True).strip()
-    archive = os.path.join(package, "python", "lib", "pyspark.zip")
-    if os.path.isfile(archive):
-        os.remove(archive)
-        os.mkdir(archive)
-        os.symlink(os.path.relpath(package, archive), os.path.join(archive, "pyspark"))
+    # As `txnlog unpack-pyspark` does, which the extras may lack.
+    if subprocess.call([python, "-m", "txnlog.process.worker_files"]) != 0:
+        raise SetupError("pyspark's archive could not be unpacked; see the reason above.")
 
 
 def make_venv(venv: str, uv: "str | None") -> None:

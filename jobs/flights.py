@@ -18,7 +18,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flights_check import check_root
 from flights_data import FlightsDataError
 from flights_kills import DEFAULT_KILLS, parse_kills
 from flights_pipeline import MAX_OFFSETS_PER_TRIGGER, feed, start_stream
@@ -64,6 +63,8 @@ def _run_stream(arguments: argparse.Namespace) -> int:
 
 
 def _run_check(arguments: argparse.Namespace) -> int:
+    from flights_check import check_root  # the drivers that stream start without it
+
     report = check_root(_open_session("flights-check"), arguments.root, arguments.months)
     if arguments.report is not None:
         arguments.report.write_text(report.to_json(), encoding="utf-8")

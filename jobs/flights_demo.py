@@ -14,13 +14,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from flights_check import Report
+from flights_classes import Starter
 from flights_data import FlightsDataError, read_flights
 from flights_display import Display, print_table
 from flights_driver import (
     DriverError,
     DriverProcess,
     driver_environment,
-    spark_submit_command,
     txnlog_command,
 )
 from flights_kills import KillKind, plan_kills
@@ -31,6 +31,7 @@ from spark_session import PROJECT
 from txnlog.cluster import Cluster
 
 PARTITIONS = 4
+CLASSES = Path(sys.prefix) / ".classes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +53,10 @@ def run_demo(options: DemoOptions) -> int:
     data_dir = fresh_folder(options.data_dir)
     with scratch_folder() as scratch, terminable(), Display(total) as display:
         display.event(f"{total:,} flights, {len(plan)} kills, --seed {seed}, in {data_dir}")
-
-        def start(arguments: Sequence[str], extra: dict[str, str], log: Path) -> DriverProcess:
-            environment = driver_environment(scratch, extra)
-            return DriverProcess(spark_submit_command(arguments), environment, log)
+        starter = Starter(CLASSES, scratch)
+        if not starter.has_archive:
+            display.event("making an archive of Spark's classes for faster starts (once)")
+            starter.make_archive()
 
         def start_txnlog(arguments: Sequence[str], log: Path) -> DriverProcess:
             return DriverProcess(txnlog_command(arguments), driver_environment(scratch, {}), log)
@@ -64,7 +65,7 @@ def run_demo(options: DemoOptions) -> int:
             data_dir,
             total,
             display,
-            start,
+            starter.start,
             start_txnlog,
             _row_counter(data_dir),
             options.max_offsets_per_trigger,

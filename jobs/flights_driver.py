@@ -39,13 +39,19 @@ class DriverError(Exception):
     """A driver process that failed; the message includes the end of its log."""
 
 
-def spark_submit_command(arguments: Sequence[str]) -> list[str]:
-    """`spark-submit jobs/flights.py <arguments>` with the Spark of this Python."""
-    settings = {**LOCAL_SETTINGS, "spark.ui.enabled": "false"}
+def spark_submit_command(
+    arguments: Sequence[str], more: Mapping[str, str] | None = None, options: Sequence[str] = ()
+) -> list[str]:
+    """`spark-submit <options> jobs/flights.py <arguments>` with the Spark of this Python.
+
+    more: settings beside those of every driver.
+    """
+    settings = {**LOCAL_SETTINGS, "spark.ui.enabled": "false", **(more or {})}
     return [
         str(Path(_spark_home()) / "bin" / "spark-submit"),
         *("--master", MASTER),
         *(word for name, value in settings.items() for word in ("--conf", f"{name}={value}")),
+        *options,
         *("jobs/flights.py", *arguments),
     ]
 
@@ -106,6 +112,10 @@ class DriverProcess:
     def exit_code(self) -> int | None:
         """None while it runs, else the exit code (-9 after SIGKILL)."""
         return self._process.poll()
+
+    def wait(self) -> int:
+        """Until it ends; its exit code."""
+        return self._process.wait()
 
     def kill(self) -> None:
         """SIGKILL the driver and its child processes: workers, then their daemon, then the JVM.
