@@ -63,6 +63,18 @@ def test_manifest_and_image_are_of_the_installed_spark() -> None:
     assert re.search(r"^FROM apache/spark:(\d+\.\d+\.\d+)-", DOCKERFILE, re.M)[1] == SPARK  # type: ignore[index]
 
 
+def test_settings_of_the_platforms_pages_are_those_of_conf() -> None:
+    """Users paste them; what conf/ has learned to hide must be hidden there, too."""
+    known = properties("spark-defaults.conf")
+    found = [
+        (page.name, name, value)
+        for page in (ROOT / "docs" / "platforms").glob("*.md")
+        for name, value in re.findall(r"^(?: {4})?(spark\.[\w.]+) (\S+)$", page.read_text(), re.M)
+    ]
+    assert {"databricks.md", "fabric.md"} <= {page for page, _, _ in found}
+    assert [one for one in found if known.get(one[1]) != one[2]] == []
+
+
 def test_manifest_runs_what_the_image_holds() -> None:
     """The path of the program is the image's, its settings are those of conf/."""
     spec = manifest()["spec"]

@@ -40,6 +40,7 @@ FOREIGN = {
     *("delta_scan", "pl.read_delta"),  # DuckDB, polars
     *("AZURE_STORAGE_ACCOUNT_KEY", "GOOGLE_APPLICATION_CREDENTIALS", "startFrom"),  # clouds
     *("engineInfo", "operationParameters"),  # Delta
+    "databricks.service_credentials",
     *("ListMultipartUploadParts", "daysSinceNoncurrentTime"),
     # docs/compare: X/Open XA, PostgreSQL, Kafka's clients, Flink.
     *("xa_start", "xa_end", "xa_prepare", "xa_commit", "xa_rollback", "xa_recover"),
