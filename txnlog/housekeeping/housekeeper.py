@@ -145,8 +145,7 @@ class Housekeeper:
                 "transactions and offsets settled",
                 often,
                 sweeper.sweep,
-                # What is decided is finished at the first look: there may be no second one.
-                act_once=Sweeper(cluster, interval_ms=0).sweep,
+                act_once=Sweeper(cluster, interval_ms=0).sweep,  # there may be no second look
                 is_backing_off=lambda: sweeper.is_backing_off,
             ),
             Duty(
