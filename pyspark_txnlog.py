@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+try:
+    from pyspark.sql.datasource import DataSource
+except ImportError:
+    import txnlog.connector.spark_versions  # noqa: F401  raises: which pyspark it needs
+
+    raise
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -23,12 +28,6 @@ __all__ = ["DefaultSource"]
 
 class DefaultSource(DataSource):
     """Format `txnlog`: batch and stream, source and sink. No method does I/O."""
-
-    def __init__(self, options: dict[str, str]) -> None:
-        import spark_source.pyspark_version as version
-
-        version.check_pyspark()
-        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:

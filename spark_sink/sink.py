@@ -11,12 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_sink.commit import commit_batch_write, commit_micro_batch
 from spark_sink.messages import StagedTask, batch_message, stream_message, task_context
@@ -26,6 +21,11 @@ from txnlog.cluster import Cluster
 from txnlog.connector.causes import reports_causes
 from txnlog.connector.executors import executor_cluster
 from txnlog.connector.pipelining import consume_beside
+from txnlog.connector.spark_versions import (
+    DataSourceStreamArrowWriter,
+    arrow_schema,
+    warn_of_tcp,
+)
 from txnlog.connector.worker_memory import collect_garbage, keep_freed_memory
 from txnlog.errors import ConfigError, TxnLogError
 from txnlog.process.failpoint import reach
@@ -45,6 +45,7 @@ def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> TxnLogStreamWriter:
     """The sink of `df.writeStream`. Raises ConfigError, InvalidRecordError."""
+    warn_of_tcp()
     parsed = parse_config(options, "writeStream")
     if overwrite:
         raise ConfigError(
@@ -61,6 +62,7 @@ def stream_writer(
 @reports_causes
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TxnLogWriter:
     """The sink of `df.write`. Raises ConfigError, InvalidRecordError."""
+    warn_of_tcp()
     parsed = parse_config(options, "write")
     if overwrite:
         raise ConfigError(
@@ -148,7 +150,7 @@ class TxnLogWriter(DataSourceArrowWriter):
 
 def _check_schema(schema: StructType, options: Config) -> None:
     check_columns(
-        to_arrow_schema(schema, timezone="UTC"),
+        arrow_schema(schema),
         topic=options.get("topic"),
         include_headers=options.get("includeHeaders"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_source.filters import Pruning, filters_are_pushed
 from spark_source.positions import (
@@ -23,17 +23,20 @@ from spark_source.schema import check_schema
 from spark_source.settings import COMMITTED, SourceSettings, Times, source_settings
 from spark_source.topics import SourceTopics
 from txnlog.connector.causes import items_reporting_causes, reports_causes
+from txnlog.connector.spark_versions import warn_of_tcp
 from txnlog.errors import ConfigError
 from txnlog.storage.tables.topic_log import TopicLog
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
 
 @reports_causes
 def batch_reader(options: Mapping[str, str], schema: StructType) -> TxnLogBatchReader:
     """The reader for `spark.read`; no I/O. Raises ConfigError."""
+    warn_of_tcp()
     settings = source_settings(options, "read")
     check_schema(schema, include_headers=settings.include_headers)
     if filters_are_pushed():

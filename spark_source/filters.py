@@ -12,16 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-)
+import pyspark.sql.datasource as spark
 
 from txnlog.protocol.group_metadata import Positions
 
@@ -78,7 +69,7 @@ class Pruning:
     numbers: Mapping[str, Bounds] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, filters: Iterable[Filter]) -> Pruning:
+    def of(cls, filters: Iterable[spark.Filter]) -> Pruning:
         """The conjunction of the filters that are understood."""
         pruning = cls()
         for filter_ in filters:
@@ -111,13 +102,15 @@ class Pruning:
             if self.topics is None or topic in self.topics
         }
 
-    def _and(self, filter_: Filter) -> Pruning:
+    def _and(self, filter_: spark.Filter) -> Pruning:
         path: tuple[str, ...] = getattr(filter_, "attribute", ())
         name = path[0].lower() if len(path) == 1 else ""
         value: Any = getattr(filter_, "value", None)
-        values = list(value) if isinstance(filter_, In) else [value]
+        values = list(value) if isinstance(filter_, spark.In) else [value]
         if name == "topic":
-            if isinstance(filter_, EqualTo | EqualNullSafe | In) and _are(values, str):
+            if isinstance(filter_, spark.EqualTo | spark.EqualNullSafe | spark.In) and _are(
+                values, str
+            ):
                 return replace(self, topics=_both(self.topics, values))
             return self
         numbers = _numbers(name, values)
@@ -125,15 +118,15 @@ class Pruning:
             return self
         bounds = self.numbers.get(name, Bounds())
         match filter_:
-            case EqualTo() | EqualNullSafe() | In():
+            case spark.EqualTo() | spark.EqualNullSafe() | spark.In():
                 bounds = bounds.and_one_of(numbers)
-            case GreaterThan():
+            case spark.GreaterThan():
                 bounds = bounds.and_at_least(numbers[0] + 1)
-            case GreaterThanOrEqual():
+            case spark.GreaterThanOrEqual():
                 bounds = bounds.and_at_least(numbers[0])
-            case LessThan():
+            case spark.LessThan():
                 bounds = bounds.and_at_most(numbers[0] - 1)
-            case LessThanOrEqual():
+            case spark.LessThanOrEqual():
                 bounds = bounds.and_at_most(numbers[0])
             case _:
                 return self

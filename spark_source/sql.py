@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from spark_source.state_tables import consumer_offsets, transaction_state
 from txnlog.cluster import Cluster
 from txnlog.connector.causes import line_of_cause
+from txnlog.connector.spark_versions import DELTA_FOR
 from txnlog.errors import ConfigError, StorageError
 from txnlog.protocol.batches import COMMITTED, NONE
 from txnlog.protocol.topics import TopicState
@@ -278,15 +279,23 @@ def _of_partition(offsets: Iterable[int]) -> str:
 def _delta(reads: _Reads, log: TopicLog) -> DataFrame:
     """The Delta table at the version its log was refreshed to."""
     table = _table_path(reads, log.path)
+    spark = ".".join(reads.spark.version.split(".")[:2])
     reader = reads.spark.read.format("delta").option("versionAsOf", log.log.version)
     reader = reader.options(**_hadoop_options(reads))
     try:
         frame = reader.load(table)
         # Spark Connect resolves nothing before the schema is requested.
         _ = frame.schema
+        if spark not in DELTA_FOR:
+            frame.head(1)  # A jar for another Spark fails only here.
     except Exception as error:
         # The errors of Spark, Java and Spark Connect have no common base class.
         cause = line_of_cause(error)
+        if spark not in DELTA_FOR:
+            raise ConfigError(
+                f"Delta has no release for Spark {spark} yet, and reads topic {log.name} for SQL: "
+                f'use spark.read.format("txnlog"), which does not need Delta. Spark says: {cause}'
+            ) from error
         if any(condition in str(error) for condition in _NO_DELTA):
             raise ConfigError(
                 f"This Spark session has no Delta, which is needed to read topic {log.name}. Start "

@@ -6,13 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 
 from spark_source.offsets import SourceOffset, positions_json
 from spark_source.positions import (
@@ -33,6 +26,15 @@ from spark_source.schema import check_schema
 from spark_source.settings import COMMITTED, SourceSettings, source_settings
 from spark_source.topics import SourceTopics
 from txnlog.connector.causes import items_reporting_causes, reports_causes, with_causes
+from txnlog.connector.spark_versions import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+    for_this_spark,
+    warn_of_tcp,
+)
 from txnlog.errors import CheckpointError, TxnLogError
 from txnlog.protocol.group_metadata import Positions
 from txnlog.protocol.polling import Polling, poll_interval_ms
@@ -46,22 +48,21 @@ if TYPE_CHECKING:
 REST_MS_MAX = 100
 
 
-def stream_reader(
-    options: Mapping[str, str], schema: StructType
-) -> TxnLogStreamReader | RefusedStreamReader:
+def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     """The reader for `spark.readStream`; no I/O. Invalid options raise at its first use.
 
     An error raised while Spark makes a reader is hidden by one of Spark's own.
     """
     try:
-        return open_reader(options, schema)
+        return for_this_spark(open_reader(options, schema))
     except TxnLogError as error:
         # Without the traceback: Spark would show each frame, at each call.
-        return RefusedStreamReader(with_causes(error))
+        return for_this_spark(RefusedStreamReader(with_causes(error)))
 
 
 def open_reader(options: Mapping[str, str], schema: StructType) -> TxnLogStreamReader:
     """The reader itself. Raises ConfigError, InvalidTopicError."""
+    warn_of_tcp()
     settings = source_settings(options, "readStream")
     check_schema(schema, include_headers=settings.include_headers)
     return TxnLogStreamReader(settings)

@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("txnlog", "checkpoint", "spark_source", "spark_sink")
 FACADE = "pyspark_txnlog"
+SPARK_VERSIONS = "txnlog.connector.spark_versions"
 FILE_LINES_MAX = 460
 # Longer files, each with the reason why splitting it would make it harder to read.
 LONG_FILES = {
@@ -97,7 +98,20 @@ def test_few_modules_are_outside_of_a_folder() -> None:
 def test_pyspark_stays_in_source_sink_and_facade() -> None:
     """txnlog and checkpoint must work without Spark: producers, admin clients, the auditor."""
     allowed = {"spark_source", "spark_sink", FACADE}
-    assert not offenders({"pyspark", "delta", "py4j"}, lambda top, _: top not in allowed)
+    assert not offenders(
+        {"pyspark", "delta", "py4j"},
+        lambda top, module: top not in allowed and module != SPARK_VERSIONS,
+    )
+
+
+def test_what_differs_between_sparks_is_imported_by_source_sink_and_facade_only() -> None:
+    """It is in txnlog only because source and sink share it, and it imports pyspark."""
+    wrong = [
+        module
+        for module, imported, _ in project_imports()
+        if imported == SPARK_VERSIONS and not module.startswith(("spark_", FACADE))
+    ]
+    assert not wrong
 
 
 def test_protocol_has_no_clock_no_randomness_no_io() -> None:
@@ -134,7 +148,8 @@ def test_facade_is_short_and_its_top_level_imports_only_the_data_source_api() ->
     path = ROOT / f"{FACADE}.py"
     text = path.read_text()
     assert len(text.splitlines()) <= FACADE_LINES_MAX
-    allowed = ("__future__.", "typing.", "pyspark.sql.datasource.")
+    # Where pyspark has no data sources, SPARK_VERSIONS raises what says so.
+    allowed = ("__future__.", "typing.", "pyspark.sql.datasource.", f"{SPARK_VERSIONS}.")
     wrong = [
         name
         for node in top_level(ast.parse(text))
@@ -203,11 +218,13 @@ def test_referenced_documents_exist(name: str) -> None:
 def test_delta_jar_coordinates_are_in_one_place() -> None:
     """A second copy would be forgotten at the next upgrade.
 
-    spark-s3a.conf repeats the line, because its own replaces that one; a test compares the two.
+    spark-s3a.conf repeats the line, because its own replaces that one, and each Spark has a jar of
+    its own; tests compare them.
     """
     coordinates = re.compile(r"io\.delta:delta-spark_[\d.]+_[\d.]+:[\d.]+")
     holders = [str(p.relative_to(ROOT)) for p in text_files() if coordinates.search(p.read_text())]
-    assert sorted(holders) == ["conf/spark-defaults.conf", "conf/spark-s3a.conf"]
+    files = ("spark-defaults.conf", "spark-s3a.conf", "spark4.0.conf", "spark4.1.conf")
+    assert sorted(holders) == [f"conf/{file}" for file in files]
 
 
 # --- Reading the source ---------------------------------------------------------------------------

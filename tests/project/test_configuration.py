@@ -13,7 +13,17 @@ TEXT = (DOCS / "configuration.md").read_text()
 READERS = ("txnlog", "checkpoint", "spark_source", "spark_sink", "jobs")
 
 
-@pytest.mark.parametrize("file", ["spark-defaults.conf", "spark-s3a.conf", "log4j2.properties"])
+FILES = (
+    "spark-defaults.conf",
+    "spark-s3a.conf",
+    "spark4.0.conf",
+    "spark4.1.conf",
+    "spark4.3.conf",
+    "log4j2.properties",
+)
+
+
+@pytest.mark.parametrize("file", FILES)
 def test_configuration_page_explains_every_line(file: str) -> None:
     """Users would copy an unexplained setting to where it does harm, or never dare to remove it."""
     in_file = settings(ROOT / "conf" / file)

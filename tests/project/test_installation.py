@@ -137,7 +137,7 @@ def test_extras_are_those_of_the_docs_and_all_is_all_of_them(metadata: Message) 
     assert declared <= EXTRAS | FOR_DEVELOPERS
     each = {name for extra in EXTRAS - {"all"} for name in required(metadata, extra)}
     assert set(required(metadata, "all")) == each
-    assert {"pyspark", "delta-spark", "pandas"} == set(required(metadata, "spark"))
+    assert {"pyspark", "pandas"} == set(required(metadata, "spark"))
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     named = {
         extra.strip()

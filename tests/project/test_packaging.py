@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from txnlog.connector.spark_versions import DELTA_FOR
+
 ROOT = Path(__file__).resolve().parents[2]
 CONTENTS = {"txnlog", "spark_source", "spark_sink", "checkpoint", "pyspark_txnlog.py"}
 MODULES = ("txnlog", "spark_source", "spark_sink", "checkpoint", "pyspark_txnlog")
@@ -88,6 +90,15 @@ def test_delta_jar_and_delta_package_have_the_same_version() -> None:
     assert jar is not None
     assert jar[2] == importlib.metadata.version("delta-spark")
     assert importlib.metadata.version("pyspark").startswith(f"{jar[1]}.")
+
+
+def test_each_spark_that_delta_has_a_jar_for_has_it_in_conf() -> None:
+    """Of another Spark's jar the session starts, and reads fail with NoSuchMethodError."""
+    files = ["spark-defaults.conf", *(f"spark{spark}.conf" for spark in ("4.0", "4.1", "4.3"))]
+    texts = [(ROOT / "conf" / file).read_text() for file in files]
+    jars = [jar for text in texts for jar in re.findall(r"io\.delta:delta-spark_[\d.:_]+", text)]
+    version = importlib.metadata.version("delta-spark")
+    assert sorted(jars) == [f"io.delta:delta-spark_{spark}_2.13:{version}" for spark in DELTA_FOR]
 
 
 def run_python(*arguments: str, cwd: Path = ROOT) -> str:

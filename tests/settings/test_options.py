@@ -277,26 +277,6 @@ def test_options_pickled_come_back_equal() -> None:
     assert "v'" not in repr(copy.storage)
 
 
-def test_worker_over_tcp_is_one_warning(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """40 ms a hop, without a visible cause."""
-    config_module._warned.clear()
-    with caplog.at_level(logging.WARNING, logger="txnlog"):
-        monkeypatch.delenv("PYTHON_WORKER_FACTORY_SECRET", raising=False)
-        parse_config(ROOT, "read")
-        monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "hunter2")
-        monkeypatch.setenv("PYTHON_UNIX_DOMAIN_ENABLED", "true")
-        parse_config(ROOT, "read")
-        assert not caplog.records
-        monkeypatch.delenv("PYTHON_UNIX_DOMAIN_ENABLED")
-        parse_config(ROOT, "read")
-        parse_config(ROOT, "read")
-    assert len(caplog.records) == 1
-    assert "spark.python.unix.domain.socket.enabled=true" in caplog.text
-    assert "hunter2" not in caplog.text
-
-
 def test_table_rows_are_whole() -> None:
     """A row for no scope, or a name twice, would never be found; users may spell a default out."""
     found: set[tuple[str, str]] = set()

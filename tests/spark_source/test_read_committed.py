@@ -289,9 +289,17 @@ def test_views_that_differ_only_by_case_are_refused(topics: Topics) -> None:
 class StandIn:
     """A session whose reads return or raise a given value."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(
+        self,
+        error: Exception | None = None,
+        *,
+        version: str = "4.2.0",
+        rows: Exception | None = None,
+    ) -> None:
         self.read = self
+        self.version = version
         self._error = error
+        self._rows = rows
 
     def format(self, name: str) -> StandIn:
         return self
@@ -308,6 +316,10 @@ class StandIn:
         return self
 
     schema = None
+
+    def head(self, rows: int) -> None:
+        if self._rows is not None:
+            raise self._rows
 
     def where(self, condition: str) -> StandIn:
         return self
@@ -331,6 +343,17 @@ def test_read_committed_without_delta_names_the_lines_of_conf(world: Topics, mes
     session: Any = StandIn(AnalysisException(message))
     with pytest.raises(ConfigError, match="spark.sql.extensions=io.delta.*Spark says: .DATA|DELTA"):
         read_committed(session, world.root, "plain")
+
+
+def test_read_committed_on_a_spark_without_delta_says_so_in_one_sentence(world: Topics) -> None:
+    """Its user would look for a jar that does not exist, or take one of another Spark."""
+    session: Any = StandIn(AnalysisException("[DATA_SOURCE_NOT_FOUND] delta."), version="4.3.0")
+    with pytest.raises(ConfigError, match="Delta has no release for Spark 4.3 yet"):
+        read_committed(session, world.root, "plain")
+    error = Exception("java.lang.NoSuchMethodError: LogicalRDD")
+    another: Any = StandIn(version="4.3.0", rows=error)
+    with pytest.raises(ConfigError, match="for Spark 4.3 yet.*NoSuchMethodError"):
+        read_committed(another, world.root, "plain")
 
 
 def test_read_committed_of_an_unknown_topic_names_the_existing_ones(world: Topics) -> None:

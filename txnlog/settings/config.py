@@ -220,17 +220,11 @@ def warn_ignored(scope: Scope, names: Iterable[str]) -> None:
 
 
 def _warn_in_spark(secrets: Iterable[str]) -> None:
-    """Warn once about secrets that Spark would show, and about workers without Unix sockets."""
+    """Warn once about secrets that Spark would show."""
     named = list(secrets)
     warning = warning_of(named, regex_of_conf()) if named else None
     if warning:
         warn_once(warning)
-    over_tcp = os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() != "true"
-    if over_tcp and os.environ.get("PYTHON_WORKER_FACTORY_SECRET"):
-        warn_once(
-            "Spark connects to its Python workers over TCP, where delayed acknowledgements cost "
-            "40 ms a hop. Start it with --conf spark.python.unix.domain.socket.enabled=true."
-        )
 
 
 # --- Names and values -----------------------------------------------------------------------------
