@@ -17,7 +17,7 @@ unexport SPARK_HOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo cluster-demo test bench bench-stores bench-peers soak soak-spark soak-histories stores soak-stores mutants ways-in docs docs-look lint clean python java
+.PHONY: help venv demo cluster-demo test bench bench-stores bench-peers soak soak-spark soak-histories stores soak-stores mutants ways-in versions docs docs-look lint clean python java
 
 help: ## list the targets
 	@echo "txnlog: exactly-once Spark pipelines on Delta tables"
@@ -73,6 +73,9 @@ mutants: java $(VENV)/.jars ## one-line changes of the code: each must make its 
 
 ways-in: java $(VENV)/.jars ## each way of docs/deploying.md: wheel, archive, zip, cluster, Connect
 	@$(PY) -m pytest -m ways $(ARGS)
+
+versions: java python ## tests/versions on Spark 4.0 to 4.3; PYTHONS='python3.12 ...' adds Pythons; minutes and GB first
+	@$(PYTHON) -m tests.versions --folder $(VENV)/.versions --pythons '$(PYTHONS)' $(ARGS)
 
 docs: $(VENV)/.docs/stamp ## the documentation site, into build/site
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict $(ARGS)

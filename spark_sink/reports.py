@@ -99,11 +99,12 @@ def lag_of(progress: Mapping[str, Any]) -> dict[str, dict[int, int]]:
 def txnlog_sources(
     progress: Mapping[str, Any],
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """(end, latest) of each txnlog source."""
+    """(end, latest) of each txnlog source, positions only."""
     for source in progress.get("sources", ()):
-        end = _offsets(source.get("endOffset"))
+        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
         if RESERVED_KEY in end:
-            yield end, _offsets(source.get("latestOffset"))
+            # Spark 4.0 and 4.1 report the end of the batch as the latest offset, with its key.
+            yield end, {topic: latest[topic] for topic in latest if topic != RESERVED_KEY}
 
 
 def _offsets(logged: Any) -> Mapping[str, Any]:

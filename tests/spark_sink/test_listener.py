@@ -112,6 +112,12 @@ def test_lag_is_the_unread_records_per_partition() -> None:
     assert lag_of(progress(0, read)) == {"a": {0: 4, 1: 0}}
 
 
+def test_lag_is_none_where_spark_reports_the_end_of_the_batch_as_the_latest_offset() -> None:
+    """Spark 4.0 and 4.1 show the whole logged offset; its reserved key has no numbers."""
+    logged = {"a": {"0": 9}, "@": STAMP}
+    assert lag_of(progress(0, source(logged, logged))) == {"a": {0: 0}}
+
+
 def test_lag_of_several_sources_is_combined_and_of_others_omitted() -> None:
     """Kafka's source has topics, too, and rate has a number: only ours has the reserved key."""
     kafka = source({"a": {"0": 1}}, {"a": {"0": 100}})

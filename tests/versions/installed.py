@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from inspect import signature
 from pathlib import Path
 
 import pyspark
@@ -15,3 +18,28 @@ def submit_args() -> str:
     """PYSPARK_SUBMIT_ARGS for a session with conf/ as this Spark needs it."""
     args = f"--load-spark-defaults --properties-file {OVERLAY} " if OVERLAY.exists() else ""
     return f"{args}pyspark-shell"
+
+
+def described() -> dict[str, object]:
+    """Its versions, and what of it differs from other Sparks."""
+    from pyspark.sql import datasource
+    from pyspark.util import local_connect_and_auth
+
+    from txnlog.connector.spark_versions import DELTA_FOR, HAS_READ_LIMITS
+
+    return {
+        "spark": SPARK,
+        "pyspark": pyspark.__version__,
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "features": {
+            "limits": HAS_READ_LIMITS,
+            "filters": hasattr(datasource, "Filter"),
+            "unix_sockets": "conn_info" in signature(local_connect_and_auth).parameters,
+            "delta_jar": SPARK in DELTA_FOR,
+            "conf": OVERLAY.exists(),
+        },
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(described()))

@@ -151,7 +151,9 @@ def values(root: str) -> list[int]:
         return sorted(found)
 
 
-def test_killed_driver_is_exactly_once(root: str, tmp_path: Path, scratch: Path) -> None:
+def test_killed_driver_is_exactly_once(
+    root: str, tmp_path: Path, scratch: Path, record_property: Callable[[str, object], None]
+) -> None:
     """Records would come twice, or never, where Spark and the sink see another state (R54, R59)."""
     chance = random.Random(printed_seed())
     interrupted, folder = 0, scratch / "routers"
@@ -170,5 +172,7 @@ def test_killed_driver_is_exactly_once(root: str, tmp_path: Path, scratch: Path)
     finally:
         router.kill()
     print(f"{KILLS} kills, {interrupted} of them within a batch; {feeder.count} numbers")
+    record_property("kills", KILLS)
+    record_property("interrupted", interrupted)
     assert interrupted or KILLS < 10, "no kill was within a batch: it shows little"
     assert values(root) == list(range(feeder.count))
