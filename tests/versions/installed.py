@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from inspect import signature
 from pathlib import Path
@@ -20,12 +21,19 @@ def submit_args() -> str:
     return f"{args}pyspark-shell"
 
 
+def delta_jar() -> str:
+    """The coordinates of Delta's jar for this Spark in conf/, "" if there is none."""
+    conf = OVERLAY if OVERLAY.exists() else ROOT / "conf" / "spark-defaults.conf"
+    found = re.search(r"^spark\.jars\.packages[ \t]+(\S+)", conf.read_text(), re.M)
+    return found[1] if found else ""
+
+
 def described() -> dict[str, object]:
     """Its versions, and what of it differs from other Sparks."""
     from pyspark.sql import datasource
     from pyspark.util import local_connect_and_auth
 
-    from txnlog.connector.spark_versions import DELTA_FOR, HAS_READ_LIMITS
+    from txnlog.connector.spark_versions import HAS_READ_LIMITS
 
     return {
         "spark": SPARK,
@@ -35,7 +43,7 @@ def described() -> dict[str, object]:
             "limits": HAS_READ_LIMITS,
             "filters": hasattr(datasource, "Filter"),
             "unix_sockets": "conn_info" in signature(local_connect_and_auth).parameters,
-            "delta_jar": SPARK in DELTA_FOR,
+            "delta_jar": delta_jar(),
             "conf": OVERLAY.exists(),
         },
     }

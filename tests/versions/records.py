@@ -48,8 +48,8 @@ def differences(records: Sequence[Record]) -> str:
         return [yes if record["features"][feature] else no for record in newest.values()]
 
     jars = [
-        f"`io.delta:delta-spark_{spark}_2.13`" if record["features"]["delta_jar"] else "no jar yet"
-        for spark, record in newest.items()
+        f"`{jar}`" if (jar := record["features"]["delta_jar"]) else "no jar yet"
+        for record in newest.values()
     ]
     confs = [
         f"[spark{spark}.conf](configuration.md#confspark{spark.replace('.', '')}conf)"
