@@ -61,7 +61,7 @@ assert "orders" in AdminClient({"txnlog.root": root}).list_topics().topics
 """
 # The processes of a query, as Spark calls them.
 STREAM_READER = """
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from txnlog.connector.spark_versions import ReadAllAvailable
 from spark_source.schema import spark_schema
 from spark_source.stream import stream_reader
 options = {"path": root, "subscribe": "orders", "startingOffsets": "earliest"}

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark_source.schema import spark_schema
 from spark_source.stream import TxnLogStreamReader, open_reader
+from txnlog.connector.spark_versions import ReadAllAvailable
 
 ALL = ReadAllAvailable()
 

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from spark_source import reading
@@ -19,6 +18,7 @@ from spark_source.schema import check_schema, spark_schema
 from tests.spark_source.conftest import Topics
 from tests.spark_source.stream_steps import next_end, reader_of
 from txnlog.cluster import CLUSTERS, Cluster
+from txnlog.connector.spark_versions import arrow_schema
 from txnlog.errors import ConfigError, CorruptLogError, ObjectNotFoundError
 from txnlog.storage.batches.records import BARE_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from txnlog.storage.batches.small_batch_form import ROWS_MAX
@@ -53,7 +53,7 @@ def test_batches_have_exactly_sparks_arrow_schema(topics, include_headers: bool)
         "t", 0, [b"v", None], keys=[None, b"k"], headers=[[("h", b"1"), ("h", None)], None]
     )
     table = read(topics, 0, 2, include_headers=include_headers)
-    expected_schema = to_arrow_schema(spark_schema(include_headers=include_headers), timezone="UTC")
+    expected_schema = arrow_schema(spark_schema(include_headers=include_headers))
     assert table.schema.equals(expected_schema)
     rows = table.drop_columns(["timestamp"]).to_pylist()
     expected = {"topic": "t", "partition": 0, "timestampType": 0}

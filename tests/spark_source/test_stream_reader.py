@@ -7,12 +7,12 @@ import logging
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_source.offsets import SourceOffset
 from spark_source.schema import spark_schema
 from spark_source.stream import open_reader, stream_reader
 from tests.spark_source.stream_steps import ALL, next_end, positions, reader_of, values
+from txnlog.connector.spark_versions import ReadMaxRows
 from txnlog.errors import (
     CheckpointError,
     ConfigError,

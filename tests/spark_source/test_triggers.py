@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from tests.spark_source.stream_steps import next_end, positions, reader_of, values
+from txnlog.connector.spark_versions import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from txnlog.errors import ConfigError
 from txnlog.process.clock import VirtualClock
 from txnlog.protocol.topics import TopicState

@@ -86,9 +86,9 @@ class Run:
         print(f"== {self.name}: pyspark {described['pyspark']}, the tests", flush=True)
         report, began_s = self.folder / "report.xml", time.monotonic()
         report.unlink(missing_ok=True)
-        command = ["-m", "pytest", "-q", "-m", "versions or spark", f"--junitxml={report}", *TESTS]
+        options = ["-q", "--disable-warnings", "-m", "versions or spark", f"--junitxml={report}"]
         code = subprocess.call(
-            [str(self._own_python), *command],
+            [str(self._own_python), "-m", "pytest", *options, *TESTS],
             cwd=ROOT,
             env={**self._environment(), "TXNLOG_KILLS": str(kills)},
         )

@@ -24,19 +24,13 @@ def conf_of_this_spark() -> Iterator[None]:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> str:
-    return str(tmp_path / "lake")
-
-
-@pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint")
 
 
-@pytest.fixture(autouse=True)
-def no_query_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield
-    if "spark" in request.fixturenames:
-        spark: SparkSession = request.getfixturevalue("spark")
-        for query in spark.streams.active:
-            query.stop()
+@pytest.fixture
+def root(tmp_path: Path, spark: SparkSession) -> Iterator[str]:
+    """Queries that a test leaves behind are stopped."""
+    yield str(tmp_path / "lake")
+    for query in spark.streams.active:
+        query.stop()

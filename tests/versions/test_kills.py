@@ -152,11 +152,11 @@ def values(root: str) -> list[int]:
 
 
 def test_killed_driver_is_exactly_once(
-    root: str, tmp_path: Path, scratch: Path, record_property: Callable[[str, object], None]
+    tmp_path: Path, scratch: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """Records would come twice, or never, where Spark and the sink see another state (R54, R59)."""
     chance = random.Random(printed_seed())
-    interrupted, folder = 0, scratch / "routers"
+    root, interrupted, folder = str(tmp_path / "lake"), 0, scratch / "routers"
     folder.mkdir()
     checkpoint = tmp_path / "checkpoint"
     with fed(root) as feeder:
