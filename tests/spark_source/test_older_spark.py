@@ -19,6 +19,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 import txnlog.settings.config as config_module
 from tests.spark_source.stream_steps import logged, positions, reader_of, values
+from txnlog.admin.topics import create_partitions
 from txnlog.connector import spark_versions
 from txnlog.connector.spark_versions import StartKeepingReader
 from txnlog.errors import ConfigError
@@ -157,6 +158,21 @@ def test_batch_that_nobody_read_is_not_planned_again(topics) -> None:
     topics.append("t", 0, [b"b"])
     second = next_end(reader)
     assert values(reader, first, second) == [b"b"]
+
+
+def test_batch_that_is_read_again_later_moves_nothing_back(topics) -> None:
+    """Code of foreachBatch may use its frame in a thread, while the next batch is planned."""
+    topics.create("t")
+    topics.append("t", 0, [b"a"])
+    reader = older_reader(topics, startingOffsets="earliest")
+    first = next_end(reader)
+    create_partitions(topics.cluster, "t", 2)
+    topics.append("t", 1, [b"b"])
+    second = next_end(reader)
+    assert values(reader, {}, first) == [b"a"]
+    topics.append("t", 1, [b"c"])
+    third = next_end(reader)
+    assert values(reader, first, second) + values(reader, second, third) == [b"b", b"c"]
 
 
 @pytest.mark.parametrize("replayed", [True, False])

@@ -111,9 +111,9 @@ def for_this_spark(reader: DataSourceStreamReader) -> DataSourceStreamReader:
 class StartKeepingReader(DataSourceStreamReader):
     """Gives a reader the start that Spark 4.0 and 4.1 do not pass to latestOffset.
 
-    They tell it by other calls: partitions(at, at) before the first batch of a query that
-    continues, partitions(start, end) of each batch that is read. What latestOffset returns is the
-    end of the next batch, if it differs from its start, so the one after it starts there (D138).
+    They tell it by another call: partitions(at, at) before the first batch of a query that
+    continues. From then on, what latestOffset returns is the end of the next batch, if it differs
+    from its start, and so where the one after it starts (D138).
     """
 
     def __init__(self, reader: Any) -> None:
@@ -149,7 +149,8 @@ class StartKeepingReader(DataSourceStreamReader):
                 f"({pyspark.__version__}) would begin anew. Set it to false.",
                 option="trigger",
             )
-        self._start = end
+        if start == end or self._start is None:
+            self._start = end
         planned: Sequence[InputPartition] = self._reader.partitions(start, end)
         return planned
 
