@@ -31,7 +31,8 @@ LOST_EACH = 10
 LIFE_S_MAX = 2.0
 """Each run is killed so long, at most, after the first trace of its first batch."""
 WAIT_S_MAX = 300
-FEED_RECORDS, FEED_S = 10, 0.2
+FEED_RECORDS, FEED_S = 20, 1.0
+LOOK_S = 0.2
 
 
 class Router:
@@ -57,7 +58,7 @@ class Router:
             said = self.log.read_text()[-6000:]
             assert time.monotonic() < deadline_s, said
             assert self._process.poll() is None, said
-            time.sleep(0.05)
+            time.sleep(LOOK_S)
 
     def kill(self) -> None:
         """SIGKILL to all of it: Python, the JVM, the workers."""
@@ -105,7 +106,7 @@ def fed(root: str) -> Iterator[Feeder]:
 
 def committed(root: str) -> int:
     """How many numbers the group has read."""
-    groups = Cluster.open(root).groups
+    groups = Cluster.cached(root, {}).groups
     found = groups.fetch(pipeline.GROUP).values()
     return sum(sum(partitions.values()) for partitions in found)
 
