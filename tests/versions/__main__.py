@@ -20,7 +20,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
-from conf.setup_env import SetupError, pip_of, python_version, unpack_pyspark
+from conf.setup_env import SetupError, pip_of, python_version
 from tests.versions.records import ROOT, read_records, write_record
 
 SPARKS = ("4.0", "4.1", "4.2", "4.3")
@@ -107,7 +107,7 @@ class Run:
         wanted = [f"pyspark=={self._spark}.*", *PACKAGES, "--editable", f"{ROOT}[spark,cli]"]
         install = pip_of(str(self._own_python))
         subprocess.run([*install, "--quiet", "--upgrade", *wanted], check=True, cwd=ROOT)
-        unpack_pyspark(str(self._own_python))
+        self._call("-m", "txnlog.process.worker_files")
 
     def _call(self, *arguments: str) -> str:
         command = [str(self._own_python), *arguments]
