@@ -31,6 +31,14 @@ from txnlog.admin.descriptions import (
     TransactionListing,
 )
 from txnlog.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
+from txnlog.protocol.explanations import (
+    GroupExplanation,
+    IdExplanation,
+    PartitionLag,
+    Piece,
+    RecordTrace,
+)
+from txnlog.protocol.problems import Place, Problem, ProblemKind
 from txnlog.protocol.repair.losses import (
     DamagedTable,
     LostOffsets,
@@ -39,6 +47,7 @@ from txnlog.protocol.repair.losses import (
     RepairReport,
 )
 from txnlog.protocol.states import TransactionState
+from txnlog.protocol.stories import Sentence
 from txnlog.protocol.verification.findings import Finding, FindingKind, Severity
 from txnlog.verifying.report import Verification, VerifySettings
 
@@ -59,7 +68,9 @@ __all__ = [
     "FencedProducer",
     "Finding",
     "FindingKind",
+    "GroupExplanation",
     "HangingTransaction",
+    "IdExplanation",
     "IsolationLevel",
     "ListConsumerGroupsResult",
     "ListOffsetsResultInfo",
@@ -72,11 +83,18 @@ __all__ = [
     "NewTopic",
     "OffsetSpec",
     "PartitionDescription",
+    "PartitionLag",
     "PartitionMetadata",
     "PendingTransaction",
+    "Piece",
+    "Place",
+    "Problem",
+    "ProblemKind",
     "ProducerState",
+    "RecordTrace",
     "RepairReport",
     "ResourceType",
+    "Sentence",
     "Severity",
     "TopicDescription",
     "TopicMetadata",

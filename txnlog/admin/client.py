@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from txnlog.admin import groups, hanging, root_configs, state_rows, topics, transactions
+from txnlog.admin import groups, hanging, root_configs, state_rows, topics, traces, transactions
 from txnlog.admin.descriptions import (
     AbortTransactionSpec,
     ClusterDescription,
@@ -54,6 +54,8 @@ from txnlog.messages import ClusterMetadata, TopicPartition
 from txnlog.process.caches import local_path
 from txnlog.process.failures import unexpected
 from txnlog.process.forking import refusal, watch
+from txnlog.protocol.explanations import GroupExplanation, IdExplanation, RecordTrace
+from txnlog.protocol.problems import Problem
 from txnlog.protocol.repair.losses import RepairReport
 from txnlog.protocol.states import TransactionState
 from txnlog.repairing.repair import WATCH_MS_DEFAULT, Repair
@@ -448,6 +450,44 @@ class AdminClient:
         """
         ids = arguments.each("group_ids", group_ids, arguments.identifier)
         return self._each(ids, lambda name: groups.delete_group(self.cluster, name, by=self._by))
+
+    # -- why -------------------------------------------------------------------------------------
+
+    def find_problems(self) -> Future[list[Problem]]:
+        """What is wrong below the root: who, since when, why, what ends it, and the command.
+
+        Reads what one consumer of all topics reads. Errors: StorageError, an authorization error.
+        """
+        return self._one(lambda: traces.root_problems(self.cluster))
+
+    def explain_group(self, group_id: str) -> Future[GroupExplanation]:
+        """Why a group waits or lags. Errors: GroupIdNotFoundError."""
+        name = arguments.identifier("group_id", group_id)
+        return self._one(lambda: traces.explain_group_of(self.cluster, name))
+
+    def explain_transactional_id(self, transactional_id: str) -> Future[IdExplanation]:
+        """Who fenced an id, when and why, what to do, and its story as far as the log has it.
+
+        Errors: TransactionalIdNotFoundError.
+        """
+        name = arguments.identifier("transactional_id", transactional_id)
+        return self._one(lambda: traces.explain_id_of(self.cluster, name))
+
+    def trace_record(self, record: TopicPartition) -> Future[RecordTrace]:
+        """The transaction that wrote the record at an offset, all that it wrote, and which groups
+        have read the record. Errors: UnknownTopicOrPartitionError.
+        """
+        asked = arguments.topic_partition("record", record, partition_least=0, offset_least=0)
+        return self._one(lambda: traces.trace_record(self.cluster, asked))
+
+    def trace_key(self, topic: str, key: bytes) -> Future[RecordTrace]:
+        """The same of the newest record with a key; reads files from the end on, until it is found.
+
+        Errors: UnknownTopicOrPartitionError.
+        """
+        name = arguments.topic("topic", topic)
+        wanted = arguments.one_of("key", key, bytes)
+        return self._one(lambda: traces.trace_key(self.cluster, name, wanted))
 
     # -- verification ----------------------------------------------------------------------------
 

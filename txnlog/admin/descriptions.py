@@ -13,7 +13,9 @@ from enum import Enum, IntEnum
 from txnlog.errors import TxnLogError
 from txnlog.messages import TopicPartition
 from txnlog.protocol.metadata import Fenced
+from txnlog.protocol.problems import Place, Problem
 from txnlog.protocol.states import TransactionState
+from txnlog.protocol.waiting import end_command
 
 # --- Topics ---------------------------------------------------------------------------------------
 
@@ -250,7 +252,7 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangingTransaction:
-    """A transaction that readers of a partition wait for.
+    """A transaction that readers of a partition wait for: the `problem`, and the `place` of it.
 
     With a `start_offset` it holds back the last stable offset there. Without one its records are
     decided and not in the partition yet; or it is to commit offsets of it for `groups`, whose
@@ -259,23 +261,70 @@ class HangingTransaction:
     it is decided, or `prepared_by_client`, or nobody's. `command` ends it at once.
     """
 
-    topic: str
-    partition: int
-    producer_id: int
-    producer_epoch: int
+    problem: Problem
+    place: Place
     coordinator_epoch: int
-    start_offset: int | None
     last_timestamp_ms: int
     duration_ms: int
-    transactional_id: str
-    state: TransactionState | None
-    since_ms: int
-    until_ms: int | None
-    prepared_by_client: bool
-    owner: str
-    query_name: str
-    groups: Sequence[str]
-    command: str
+
+    @property
+    def topic(self) -> str:
+        return self.place.topic
+
+    @property
+    def partition(self) -> int:
+        return self.place.partition
+
+    @property
+    def producer_id(self) -> int:
+        return -1 if self.problem.transaction is None else self.problem.transaction.producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        return -1 if self.problem.transaction is None else self.problem.transaction.epoch
+
+    @property
+    def start_offset(self) -> int | None:
+        return self.place.start_offset
+
+    @property
+    def transactional_id(self) -> str:
+        return "" if self.problem.row is None else self.problem.row.transactional_id
+
+    @property
+    def state(self) -> TransactionState | None:
+        return None if self.problem.row is None else self.problem.row.state
+
+    @property
+    def since_ms(self) -> int:
+        return self.place.since_ms if self.problem.row is None else self.problem.since_ms
+
+    @property
+    def until_ms(self) -> int | None:
+        return self.problem.until_ms
+
+    @property
+    def prepared_by_client(self) -> bool:
+        return self.problem.is_prepared_by_client
+
+    @property
+    def owner(self) -> str:
+        return self.problem.who
+
+    @property
+    def query_name(self) -> str:
+        return "" if self.problem.row is None else self.problem.row.owner.query_name
+
+    @property
+    def groups(self) -> Sequence[str]:
+        return self.place.groups
+
+    @property
+    def command(self) -> str:
+        problem, place = self.problem, self.place
+        if problem.row is not None or problem.transaction is None:
+            return problem.command
+        return end_command(None, problem.transaction, place.topic, place.partition)
 
     def transaction(self) -> dict[str, object]:
         """The columns of Kafka's tool."""

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import msgspec
 
+from txnlog.admin.histories import commits, row_changes
 from txnlog.cluster import Cluster
-from txnlog.errors import LogGapError, ObjectNotFoundError
 from txnlog.protocol.batches import header_from_values
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.shards import state_table
 from txnlog.protocol.topics import END_PREFIX, MARKER_PREFIX, START_PREFIX
-from txnlog.storage.delta.actions import Add, Commit, Metadata, Remove, Txn, decode_commit
-from txnlog.storage.delta.log_files import commit_path, list_log
+from txnlog.storage.delta.actions import Add, Commit, Metadata, Remove, Txn
+from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.tables.schemas import config_of
 
 Entry = dict[str, object]
@@ -35,7 +35,8 @@ def dump_topic(
         for action in commit.actions:
             entry = _topic_entry(log.path, commit, action)
             if entry is not None and partition in (None, entry.get("partition", partition)):
-                yield {**_commit(commit), **entry}
+                info = commit.info
+                yield {**_commit(commit.version, info.timestamp, info.operation), **entry}
 
 
 def _topic_entry(table: str, commit: Commit, action: object) -> Entry | None:
@@ -90,24 +91,9 @@ def _txn_entry(action: Txn) -> Entry | None:
 def dump_transaction(cluster: Cluster, transactional_id: str) -> Iterator[Entry]:
     """Every state of a transactional.id, in the order of the commits. Raises CorruptLogError."""
     table = state_table(cluster.shard_of(transactional_id))
-    path = ""
-    for commit in commits(cluster, table, 0):
-        for action in commit.actions:
-            if isinstance(action, Remove) and action.path == path:
-                path = ""
-                yield {**_commit(commit), "state": "removed"}
-            if not isinstance(action, Add):
-                continue
-            values = action.partition_values
-            if values.get("transactional_id") == transactional_id:
-                path = action.path
-                source = commit_path(table, commit.version)
-                row = TransactionMetadata.from_values(
-                    values,  # type: ignore[arg-type]
-                    path=path,
-                    source=source,
-                )
-                yield {**_commit(commit), **_row_entry(row)}
+    for change in row_changes(cluster, table, {transactional_id}):
+        entry = {"state": "removed"} if change.row is None else _row_entry(change.row)
+        yield {**_commit(change.version, change.at_ms, change.operation), **entry}
 
 
 def _row_entry(row: TransactionMetadata) -> Entry:
@@ -125,27 +111,5 @@ def _row_entry(row: TransactionMetadata) -> Entry:
     }
 
 
-def commits(cluster: Cluster, table: str, from_version: int) -> Iterator[Commit]:
-    """The existing commits of a log, in order. Raises LogGapError, CorruptLogError."""
-    # Without `since` the listing begins at the newest checkpoint.
-    for version in list_log(cluster.store, table, since=from_version - 1).commits:
-        path = commit_path(table, version)
-        try:
-            data = cluster.store.get(path)
-        except ObjectNotFoundError as error:
-            raise LogGapError(
-                f"{cluster.store.url}/{path} was deleted during the dump; try again.",
-                file=path,
-                retriable=True,
-                fatal=False,
-            ) from error
-        if version >= from_version:
-            yield decode_commit(data, version=version, source=path)
-
-
-def _commit(commit: Commit) -> Entry:
-    return {
-        "version": commit.version,
-        "timestampMs": commit.info.timestamp,
-        "operation": commit.info.operation,
-    }
+def _commit(version: int, at_ms: int, operation: str) -> Entry:
+    return {"version": version, "timestampMs": at_ms, "operation": operation}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from txnlog.admin import AbortTransactionSpec, HangingTransaction, TransactionDescription
+from txnlog.admin import AbortTransactionSpec, TransactionDescription
 from txnlog.cli import completion
+from txnlog.cli.problem_lines import problem_lines
 from txnlog.cli.session import UNREADABLE, Session, Watch, parse_numbers, session_of
 from txnlog.cli.times import format_time
 from txnlog.messages import TopicPartition
@@ -189,52 +189,12 @@ def find_hanging(
             session.show_json([{**one.transaction(), **one.blocking()} for one in entries])
             return
         session.show(HANGING, [tuple(one.transaction().values()) for one in entries])
-        by_transaction: dict[tuple[int, int, str], list[HangingTransaction]] = {}
-        for one in entries:
-            # One without a row is ended in each partition.
-            each = "" if one.state is not None else one.command
-            key = (one.producer_id, one.producer_epoch, each)
-            by_transaction.setdefault(key, []).append(one)
-        for each_of in by_transaction.values():
-            for line in _blocking_lines(each_of, session.pasted(each_of[0].command)):
+        for problem in {id(one.problem): one.problem for one in entries}.values():
+            session.say("")
+            for line in problem_lines(session, problem):
                 session.say(line)
 
     session.watch(watch, show)
-
-
-def _blocking_lines(found: Sequence[HangingTransaction], command: str) -> list[str]:
-    """Who blocks, since when, until when, whom, and what ends it; of one transaction."""
-    first = found[0]
-    name = first.transactional_id or (f"producer {first.producer_id}, epoch {first.producer_epoch}")
-    state = "without a state row" if first.state is None else first.state.kafka_name
-    lines = ["", f"{name}: {state}, since {format_time(min(one.since_ms for one in found))}"]
-    if first.owner:
-        lines.append(f"  Owner: {first.owner}")
-    if first.query_name:
-        lines.append(f"  Query: {first.query_name}")
-    lines.append(f"  Until: {_until(first)}")
-    lines += [f"  Blocks: {_blocked(one)}" for one in found]
-    lines.append(f"  End it now: {command}")
-    return lines
-
-
-def _until(found: HangingTransaction) -> str:
-    if found.until_ms is not None:
-        return f"{format_time(found.until_ms)}, its time-out, unless it ends before"
-    if found.prepared_by_client:
-        return "its client ends it, which has prepared it (two-phase commit): it has no time-out"
-    if found.state is None:
-        return "an operator ends it: no process will"
-    return "any client or housekeeping finishes it: it is decided"
-
-
-def _blocked(found: HangingTransaction) -> str:
-    where = f"{found.topic}-{found.partition}"
-    if found.start_offset is not None:
-        return f"read_committed readers of {where} at offset {found.start_offset}"
-    if found.groups:
-        return f"readers of the committed offsets of {where} of {', '.join(found.groups)}"
-    return f"readers of {where}, which has none of its records yet"
 
 
 @app.command()

@@ -55,6 +55,11 @@ class Root:
         """Number of shards of the transaction log, most of which may not exist yet."""
         return self._meta.shards
 
+    @property
+    def offsets_shards_count(self) -> int:
+        """Number of shards of the consumer offsets, most of which may not exist yet."""
+        return self._meta.offsets_shards
+
     def topic_log(self, name: str, *, internal: bool = False) -> TopicLog:
         """Handle of a topic that may not exist, as of its last refresh."""
         log = self._topics.get(name)
@@ -151,16 +156,16 @@ class Root:
         """Folders of all shards of both kinds that any process has created; none is read."""
         created = self._created()
         states = [state_table(n) for n in range(self.shards)]
-        offsets = [offsets_table(n) for n in range(self._meta.offsets_shards)]
+        offsets = [offsets_table(n) for n in range(self.offsets_shards_count)]
         return [table for table in (*offsets, *states) if table in created]
 
     def _offsets_numbers(self) -> list[int]:
         created = self._created()
-        return [n for n in range(self._meta.offsets_shards) if offsets_table(n) in created]
+        return [n for n in range(self.offsets_shards_count) if offsets_table(n) in created]
 
     def offsets_shard_of(self, group_id: str) -> int:
         """Which shard of the consumer offsets holds this group."""
-        return shard_number(group_id, self._meta.offsets_shards)
+        return shard_number(group_id, self.offsets_shards_count)
 
     def _offsets_shard(self, number: int) -> OffsetsLog:
         log = self._offsets.get(number)
@@ -279,6 +284,11 @@ class Root:
         """See ClusterLog.change_lease."""
         with self._opening:
             return self._meta.change_lease(name, decide)
+
+    def read_lease(self, name: str) -> tuple[Lease | None, int]:
+        """See ClusterLog.read_lease."""
+        with self._opening:
+            return self._meta.read_lease(name)
 
     def leases_age_ms(self) -> int:
         """How long no lease has changed, at least, by the store's clock."""

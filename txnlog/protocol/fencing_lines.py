@@ -28,15 +28,28 @@ def row_line(change: Transition, *, by: str = "") -> Line | None:
     `by` is who made the change, where the row does not say it.
     """
     before, after = change.previous, change.next
+    line = row_change(change, by=by)
+    if before is None or line is None:
+        return None
+    name = f"transactional.id {before.transactional_id!r}, "
+    if after.state is TransactionState.DEAD:
+        name += f"producer id {before.producer_id}, "
+    epochs = f"epoch {before.producer_epoch}"
+    if after.producer_epoch != before.producer_epoch:
+        epochs += f" -> {after.producer_epoch}"
+    return line._replace(text=f"{name}{epochs}: {line.text}")
+
+
+def row_change(change: Transition, *, by: str = "") -> Line | None:
+    """As `row_line`, without the id and its epochs."""
+    before, after = change.previous, change.next
     if before is None:
         return None
-    name = f"transactional.id {before.transactional_id!r}"
     if after.state is TransactionState.DEAD:
-        return _expired(name, before)
+        return _expired(before)
     note = after.owner.fenced
     if note is not None and note != before.owner.fenced:
-        epochs = f"epoch {before.producer_epoch} -> {after.producer_epoch}"
-        text = f"{name}, {epochs}: {before.owner.describe()} was fenced by {note.by}: {note.reason}"
+        text = f"{before.owner.describe()} was fenced by {note.by}: {note.reason}"
         if before.state is TransactionState.ONGOING and after.state is not before.state:
             text += f"; its open transaction of epoch {before.txn_epoch} is aborted"
             return Line(text, is_warning=True)
@@ -51,18 +64,17 @@ def row_line(change: Transition, *, by: str = "") -> Line | None:
         return None
     groups = ", ".join(f"{group!r} below ticket {after.owner.floors[group]}" for group in raised)
     return Line(
-        f"{name}, epoch {before.producer_epoch}: {before.owner.describe()} may no longer commit "
-        f"offsets of group {groups}: fenced by {by or 'a reader of the group'}",
+        f"{before.owner.describe()} may no longer commit offsets of group {groups}: fenced by "
+        f"{by or 'a reader of the group'}",
     )
 
 
-def _expired(name: str, before: TransactionMetadata) -> Line | None:
+def _expired(before: TransactionMetadata) -> Line | None:
     if before.owner.one_off:
         return None
     return Line(
-        f"{name}, producer id {before.producer_id}, epoch {before.producer_epoch}: expired, since "
-        f"nothing was written under it for transactional.id.expiration.ms; its last owner was "
-        f"{before.owner.describe()}",
+        "expired, since nothing was written under it for transactional.id.expiration.ms; its last "
+        f"owner was {before.owner.describe()}",
     )
 
 

@@ -49,6 +49,10 @@ from txnlog.protocol.states import VALID_PREVIOUS, TransactionResult, Transactio
 TIMEOUT_MS_DEFAULT = 60_000
 TIMEOUT_MS_MAX = 900_000
 
+TAKEN_OVER = "taken over by a newer start"
+TIMED_OUT = "timed out"
+EXPIRE = "EXPIRE TRANSACTIONAL ID"
+
 
 class Transition(Struct, frozen=True, kw_only=True):
     """A checked transition of one row; `next.state` DEAD means that the row is removed."""
@@ -127,7 +131,7 @@ def prepare_init(
     # Before the epoch is raised: else a client that restarts would get past these markers.
     undecided = row.txn_epoch + (row.state is not TransactionState.ONGOING)
     check_markers(transactional_id, (row.producer_id, undecided), markers)
-    new_owner = taken_over(row.owner, owner, now_ms=now_ms, reason="taken over by a newer start")
+    new_owner = taken_over(row.owner, owner, now_ms=now_ms, reason=TAKEN_OVER)
     if row.state.is_prepared:
         return _beside_decision(row, owner=new_owner, timeout_ms=timeout_ms)
     operation, state = "INIT PRODUCER ID", TransactionState.EMPTY
@@ -339,7 +343,7 @@ def prepare_time_out(
         return Done(row)
     if row.pending.prepared_by_client:
         return Done(row)
-    reason = f"timed out (transaction.timeout.ms={row.timeout_ms})"
+    reason = f"{TIMED_OUT} (transaction.timeout.ms={row.timeout_ms})"
     return prepare_abort_ongoing(row, by=by, reason=reason, now_ms=now_ms, operation="TIME OUT")
 
 
@@ -398,7 +402,7 @@ def prepare_expire(row: TransactionMetadata | None, *, now_ms: int) -> Transitio
         return Done(row)
     if row.owner.query_id or row.owner.last_batch is not None:
         return Done(row)
-    return _transition(row, "EXPIRE TRANSACTIONAL ID", TransactionState.DEAD, now_ms)
+    return _transition(row, EXPIRE, TransactionState.DEAD, now_ms)
 
 
 def _transition(

@@ -6,18 +6,20 @@ write in between can only make a check succeed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from txnlog.protocol.diagnosis import find_problems
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.group_metadata import Group
-from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
+from txnlog.protocol.metadata import ProducerIdAndEpoch, StagedBatch, TransactionMetadata
+from txnlog.protocol.problems import ONCE, Problem, ProblemKind, RootState
 from txnlog.protocol.shards import offsets_table_of
-from txnlog.protocol.states import TransactionState
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
 from txnlog.protocol.verification.rows import RowFacts
-from txnlog.protocol.verification.topics import TopicFacts, Undecided
+from txnlog.protocol.verification.topics import TopicFacts
+from txnlog.protocol.waiting import late_transactions
 from txnlog.text import shell_option
 
 STUCK_MS_DEFAULT = 3_600_000
@@ -196,44 +198,45 @@ def check_hanging(
     undecided again, since it may have been settled in between. Batches whose marker is there are
     found by the checks of the topic.
     """
-    for facts in topics:
-        hanging: dict[tuple[int, int], list[Undecided]] = {}
-        for batch in facts.undecided:
-            is_marked = facts.txns.markers.get(batch.producer_id, -1) >= batch.producer_epoch
-            if not is_marked and not _is_open(batch, after.get(batch.producer_id)):
-                key = batch.producer_id, batch.producer_epoch
-                hanging.setdefault(key, []).append(batch)
-        for batches in hanging.values():
-            findings.add(_hanging(facts.name, batches))
+    state = RootState(
+        now_ms=0, rows=list(after.values()), topics={facts.name: facts for facts in topics}
+    )
+    for problem in find_problems(state):
+        transaction = problem.transaction
+        if problem.kind is not ProblemKind.HANGING or transaction is None:
+            continue
+        marker = state.topics[problem.places[0].topic].txns.markers.get(transaction.producer_id, -1)
+        if marker < transaction.epoch and not _is_open(transaction, after):
+            findings.add(_hanging(transaction, problem))
 
 
-def _hanging(topic: str, batches: Sequence[Undecided]) -> Finding:
-    """`batches` are one transaction's, in the order of partitions and offsets."""
-    first = batches[0]
-    ranges: dict[int, tuple[int, int]] = {}
-    for batch in batches:
-        start, _ = ranges.setdefault(batch.partition, (batch.base_offset, batch.last_offset))
-        ranges[batch.partition] = start, batch.last_offset
-    where = [f"partition {number} {a}..{b}" for number, (a, b) in ranges.items()]
+def _hanging(transaction: ProducerIdAndEpoch, problem: Problem) -> Finding:
+    first = problem.places[0]
+    where = [
+        f"partition {place.partition} {place.start_offset}..{place.last_offset}"
+        for place in problem.places
+    ]
     if len(where) > RANGES_SHOWN_MAX:
         where[RANGES_SHOWN_MAX:] = [f"{len(where) - RANGES_SHOWN_MAX} more partitions"]
+    batches = sum(len(place.paths) for place in problem.places)
     return Finding(
         kind=FindingKind.HANGING_TRANSACTION,
-        table=topic,
-        file=f"{topic}/{first.path}",
+        table=first.topic,
+        file=f"{first.topic}/{first.paths[0]}",
         partition=first.partition,
-        offset=first.base_offset,
-        last_offset=ranges[first.partition][1],
-        subject=str(first.producer_id),
-        what=f"{len(batches)} undecided batches of producer {first.producer_id} epoch "
-        f"{first.producer_epoch}, which has no open transaction: offsets of {', '.join(where)}",
-        command=f"txnlog transactions abort {shell_option('--topic', topic)} -p {first.partition} "
-        f"--producer-id {first.producer_id} --producer-epoch {first.producer_epoch}",
+        offset=-1 if first.start_offset is None else first.start_offset,
+        last_offset=first.last_offset,
+        subject=str(transaction.producer_id),
+        what=f"{batches} undecided batches of producer {transaction.producer_id} epoch "
+        f"{transaction.epoch}, which has no open transaction: offsets of {', '.join(where)}",
+        command=problem.command,
     )
 
 
-def _is_open(batch: Undecided, row: TransactionMetadata | None) -> bool:
-    return row is not None and not row.state.is_idle and row.txn_epoch >= batch.producer_epoch
+def _is_open(transaction: ProducerIdAndEpoch, after: Mapping[int, TransactionMetadata]) -> bool:
+    """Whether a later transaction of the id will settle it, too."""
+    row = after.get(transaction.producer_id)
+    return row is not None and not row.state.is_idle and row.txn_epoch >= transaction.epoch
 
 
 def check_stuck(
@@ -251,39 +254,32 @@ def check_stuck(
     One that has all of its markers waits for nothing: its COMPLETE comes with the next write of its
     id. `shards` is the number of shards of the consumer `offsets`.
     """
-    for table, facts in rows.items():
-        for row in facts.rows.values():
-            since_ms = row.updated_ms if row.state.is_prepared else row.started_ms + row.timeout_ms
-            is_open = row.state is TransactionState.ONGOING and not row.pending.prepared_by_client
-            is_decided = row.state.is_prepared and not _is_published(row, topics, offsets, shards)
-            if (is_decided or is_open) and now_ms - since_ms >= stuck_ms:
-                findings.add(
-                    Finding(
-                        kind=FindingKind.TRANSACTION_STUCK,
-                        table=table,
-                        subject=row.transactional_id,
-                        what=f"{row.state.name} of epoch {row.txn_epoch} since "
-                        f"{(now_ms - since_ms) // 60_000} min",
-                    )
-                )
-
-
-def _is_published(
-    row: TransactionMetadata,
-    topics: Mapping[str, TopicFacts],
-    offsets: Mapping[str, TxnMemory],
-    shards: int,
-) -> bool:
-    logs: list[TxnMemory | None] = []
-    for topic, topic_id in row.topic_ids:
-        facts = topics.get(topic)
-        # A deleted topic gets no marker, nor one that was created again.
-        if facts is None or (not facts.is_deleted and facts.topic_id == topic_id):
-            logs.append(None if facts is None else facts.txns)
-    logs += [offsets.get(offsets_table_of(one.group_id, shards)) for one in row.moves]
-    return all(
-        log is not None and log.markers.get(row.producer_id, -1) >= row.txn_epoch for log in logs
+    tables = {
+        row.transactional_id: table for table, facts in rows.items() for row in facts.rows.values()
+    }
+    found = [row for facts in rows.values() for row in facts.rows.values()]
+    named = {topic for row in found for topic, _ in row.topic_ids}
+    named |= {offsets_table_of(one.group_id, shards) for row in found for one in row.moves}
+    state = RootState(
+        now_ms=now_ms,
+        rows=found,
+        topics=topics,
+        offsets=offsets,
+        offsets_shards=shards,
+        gone=named - topics.keys() - offsets.keys(),
     )
+    for row, since_ms in late_transactions(state):
+        if now_ms - since_ms >= stuck_ms:
+            findings.add(
+                Finding(
+                    kind=FindingKind.TRANSACTION_STUCK,
+                    table=tables[row.transactional_id],
+                    subject=row.transactional_id,
+                    what=f"{row.state.name} of epoch {row.txn_epoch} since "
+                    f"{(now_ms - since_ms) // 60_000} min",
+                    command=ONCE,
+                )
+            )
 
 
 def check_producer_ids(

@@ -88,6 +88,13 @@ class LocalDisk:
             raise ValueError(f"{path!r} leaves its root")
         return f"{self.root}/{path}"
 
+    def free_bytes(self) -> int:
+        """What this user can still write; 0 where no file can be created."""
+        status = os.statvfs(self.root)
+        if status.f_files and not status.f_favail:
+            return 0
+        return status.f_bavail * status.f_frsize
+
     def get(self, path: str, bytes_max: int | None = None) -> bytes:
         """The whole file. Raises FileNotFoundError, IrregularFileError, TooLargeError."""
         try:

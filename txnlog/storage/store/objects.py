@@ -345,6 +345,11 @@ class ObjectStore:
         """Whether the store is a local disk: a call takes microseconds, and is no request."""
         return self._disk is not None
 
+    def free_bytes(self) -> int | None:
+        """The free space of a local disk; None for another store."""
+        disk = self._disk
+        return None if disk is None else self._call("head", "", disk.free_bytes)
+
     def exists(self, path: str) -> bool:
         """Whether the object exists."""
         disk = self._disk

@@ -36,6 +36,7 @@ CREATED_PREFIX = "txnlog/created/"
 ANNOUNCED, CREATED = 1, 2
 STATE_SHARDS = "transaction.state.log.num.partitions"
 OFFSETS_SHARDS = "offsets.topic.num.partitions"
+CHANGE_LEASE = "CHANGE LEASE"
 FSYNC = "storage.fsync"
 ON, OFF, SYNCING = "true", "false", "syncing"
 """Values of FSYNC. SYNCING: processes sync what they write, and what was written before is being
@@ -53,11 +54,14 @@ class ClusterView:
         self.config: dict[str, str] = {}
         self.producer_ids_end = 0
         self.created: dict[str, int] = {}
+        self.leases_ms = -1
 
     def parse(self, commit: Commit) -> Commit:
         return commit
 
     def apply(self, commit: Commit) -> None:
+        if commit.info.operation == CHANGE_LEASE or self.leases_ms < 0 < commit.info.timestamp:
+            self.leases_ms = commit.info.timestamp
         for action in commit.actions:
             if isinstance(action, Metadata):
                 self.cluster_id = action.id
@@ -264,17 +268,27 @@ class ClusterLog:
         key = f"lease.{name}"
 
         def decide_lease() -> Lease | R:
-            known = self._view.config.get(key)
-            return decide(None if known is None else decode_lease(known, source=PATH))
+            return decide(self._lease(key))
 
         def commit(decision: Lease | R) -> Outcome | None:
             metadata = self._log.metadata
             if not isinstance(decision, Lease) or metadata is None:
                 return None
             action = self._with_config({key: encode_lease(decision)})
-            return self._log.commit([action], operation="CHANGE LEASE")
+            return self._log.commit([action], operation=CHANGE_LEASE)
 
         return transact(self._log, decide_lease, commit)
+
+    def _lease(self, key: str) -> Lease | None:
+        known = self._view.config.get(key)
+        return None if known is None else decode_lease(known, source=PATH)
+
+    def read_lease(self, name: str) -> tuple[Lease | None, int]:
+        """A lease, and when one was last changed, by the clock of who did it; if the log does not
+        show that any more, the time of its first commit that is left, which is later.
+        """
+        self._log.refresh()
+        return self._lease(f"lease.{name}"), self._view.leases_ms
 
     def written_ms(self) -> int:
         """When the newest commit that was read was written, by the store's clock."""

@@ -1,0 +1,395 @@
+"""Reads what `find_problems` judges: the newest state of the tables, as any consumer has it.
+
+Nothing is listed that grows with what was ever written. Beside the tails of the logs it asks for
+the files of what readers wait for, and where ids or topics look odd for their newest history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+
+from txnlog.admin.ages import shown_now_ms
+from txnlog.admin.histories import row_changes
+from txnlog.cluster import Cluster
+from txnlog.errors import (
+    CorruptLogError,
+    ForeignTableError,
+    ObjectNotFoundError,
+    TxnLogError,
+    UnsupportedProtocolError,
+)
+from txnlog.housekeeping.compaction.segments import settings_of
+from txnlog.housekeeping.housekeeper import LEASE
+from txnlog.process.failures import caught
+from txnlog.protocol.compaction import plan
+from txnlog.protocol.diagnosis import (
+    SMALL_FILES_MIN,
+    TAKEOVERS_MIN,
+    TAKEOVERS_MS,
+    lagging_queries,
+)
+from txnlog.protocol.group_metadata import Group
+from txnlog.protocol.metadata import ProducerIdAndEpoch, StagedBatch, TransactionMetadata
+from txnlog.protocol.problems import RootState, Upkeep
+from txnlog.protocol.shards import state_table
+from txnlog.protocol.states import TransactionState
+from txnlog.protocol.tickets import with_unmoved
+from txnlog.protocol.topics import TopicState, may_be_topic
+from txnlog.protocol.transitions import TAKEN_OVER
+from txnlog.protocol.vacuum import BATCH_FILE, StoredFile, find_deletable, find_old
+from txnlog.protocol.verification import tables as across
+from txnlog.protocol.verification.findings import FindingKind, Findings
+from txnlog.protocol.verification.topics import TopicFacts, Undecided
+from txnlog.protocol.waiting import Rows, held, unfinished, unpublished_files
+from txnlog.storage.delta.tombstones import read_tombstones
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
+from txnlog.storage.tables.topic_log import TopicLog
+
+Logs = Mapping[str, TopicLog]
+
+DAMAGES = (CorruptLogError, UnsupportedProtocolError)
+
+
+def read_root(cluster: Cluster) -> RootState:
+    """All of a root. Raises StorageError, an authorization error; damage is in the state."""
+    unreadable: dict[str, str] = {}
+    shards, offsets = _row_tables(cluster, unreadable)
+    is_whole = not unreadable
+    rows = {row.transaction: row for shard in shards for row in shard.view.rows.values()}
+    named = {topic for row in rows.values() for topic in row.topics}
+    logs = _topic_logs(cluster, named, unreadable)
+    topics = {name: facts_of(log.view, name) for name, log in logs.items() if log.log.exists}
+    state = RootState(
+        now_ms=shown_now_ms(cluster.store),
+        rows=list(rows.values()),
+        groups=_groups(offsets, rows.values()),
+        topics=topics,
+        offsets={log.path: log.view.txns for log in offsets},
+        offsets_shards=cluster.offsets_shards_count,
+        gone=[name for name, log in logs.items() if not log.log.exists],
+        unreadable=unreadable,
+        upkeep=_upkeep(cluster),
+        free_bytes=cluster.store.free_bytes(),
+    )
+    state = _confirmed(cluster, logs, state) if is_whole else _known_only(state)
+    return replace(
+        state,
+        written_ms=_written_ms(cluster.store, state),
+        damaged_files=_damaged_files(cluster.store, unpublished_files(state)),
+        findings=_findings(cluster, state).kept if is_whole else (),
+        takeovers=_takeovers(cluster, state),
+        batches=_batches(cluster, state),
+        small_files={name: _small_files(log) for name, log in logs.items()},
+        unvacuumed=_unvacuumed(cluster, logs, state) if is_whole else {},
+    )
+
+
+def read_waiting(cluster: Cluster, names: Iterable[str]) -> RootState:
+    """What readers of some topics may wait for. Raises UnknownTopicOrPartitionError."""
+    # Rows before topics: what was ended in between is seen as ended.
+    rows = unfinished(_rows(cluster))
+    logs = cluster.topics(names)
+    topics = {name: facts_of(log.view, name) for name, log in logs.items()}
+    state = RootState(now_ms=0, rows=list(rows.values()), topics=topics)
+    state = _confirmed(cluster, logs, state)
+    is_needed = rows or any(topic.undecided for topic in topics.values())
+    return replace(
+        state,
+        now_ms=shown_now_ms(cluster.store) if is_needed else 0,
+        written_ms=_written_ms(cluster.store, state),
+    )
+
+
+def facts_of(view: TopicState, name: str) -> TopicFacts:
+    """What other tables are checked against."""
+    numbers = range(len(view.partitions))
+    return TopicFacts(
+        name=name,
+        topic_id=view.topic_id,
+        is_deleted=view.deleted,
+        starts=[view.log_start_offset(number) for number in numbers],
+        ends=[view.high_watermark(number) for number in numbers],
+        txns=view.txns,
+        undecided=[
+            Undecided(
+                batch.producer_id,
+                batch.producer_epoch,
+                batch.partition,
+                batch.base_offset,
+                batch.last_offset,
+                batch.path,
+            )
+            for partition in view.partitions
+            for batch in partition.ongoing.values()
+        ],
+    )
+
+
+# --- Tables ---------------------------------------------------------------------------------------
+
+
+def _rows(cluster: Cluster) -> Iterable[TransactionMetadata]:
+    return (row for shard in cluster.existing_shards() for row in list(shard.view.rows.values()))
+
+
+def _row_tables(
+    cluster: Cluster, unreadable: dict[str, str]
+) -> tuple[list[TransactionLog], list[OffsetsLog]]:
+    """The shards of both kinds; the ids before the groups, whose rows refer to them."""
+    found: list[TransactionLog | OffsetsLog] = []
+    tails = cluster.shard_tails()
+    for is_state in (True, False):
+        some = [(table, tail) for table, tail in tails if _is_state(table) is is_state]
+        logs = cluster.store.together([partial(caught, tail) for _, tail in some])
+        for (table, _), log in zip(some, logs, strict=True):
+            if isinstance(log, TxnLogError):
+                _note_damage(table, log, unreadable)
+            else:
+                found.append(log)
+    for one in found:
+        for key, row in one.view.rows.unreadable.items():
+            unreadable[key] = row.error.message
+    return (
+        [log for log in found if isinstance(log, TransactionLog)],
+        [log for log in found if isinstance(log, OffsetsLog)],
+    )
+
+
+def _is_state(table: str) -> bool:
+    return table.startswith(state_table(0)[:-1])
+
+
+def _note_damage(table: str, error: TxnLogError, unreadable: dict[str, str]) -> None:
+    """Raises what is no damage: a store that is away, or a permission that is missing."""
+    if not isinstance(error, DAMAGES):
+        raise error
+    unreadable[table] = error.message
+
+
+def _groups(offsets: Iterable[OffsetsLog], rows: Iterable[TransactionMetadata]) -> dict[str, Group]:
+    """With the offsets that are decided and not moved: they count."""
+    moving: dict[str, list[TransactionMetadata]] = {}
+    for row in rows:
+        for one in row.moves:
+            moving.setdefault(one.group_id, []).append(row)
+    return {
+        name: with_unmoved(group, moving.get(name, ()), log.view.markers)
+        for log in offsets
+        for name, group in log.view.rows.items()
+    }
+
+
+def _topic_logs(cluster: Cluster, named: Iterable[str], unreadable: dict[str, str]) -> Logs:
+    """The logs of all topics, also of deleted ones, and of those rows name that have none."""
+    names = set(cluster.topic_names())
+    logs = {
+        name: cluster.topic_log(name) for name in sorted(names.union(filter(may_be_topic, named)))
+    }
+    found = {}
+    for (name, log), error in zip(
+        logs.items(), cluster.tail_each(list(logs.values())), strict=True
+    ):
+        if error is None and (log.log.exists or name in named):
+            found[name] = log
+        elif error is not None and not isinstance(error, ForeignTableError):
+            _note_damage(name, error, unreadable)
+    return found
+
+
+def _known_only(state: RootState) -> RootState:
+    """Where rows cannot be read, data without a row may be theirs."""
+    rows = unfinished(state.rows)
+    topics = {
+        name: replace(topic, undecided=[b for b in topic.undecided if _transaction(b) in rows])
+        for name, topic in state.topics.items()
+    }
+    return replace(state, topics=topics)
+
+
+def _confirmed(cluster: Cluster, logs: Logs, state: RootState) -> RootState:
+    """With rows that were read after the topics: a transaction may have begun in between.
+
+    One that has no row then, and whose data is still undecided after that, is nobody's.
+    """
+    rows: Rows = unfinished(state.rows)
+    lost = {
+        name
+        for name, topic in state.topics.items()
+        if any(_transaction(batch) not in rows for batch in topic.undecided)
+    }
+    if not lost:
+        return state
+    then = {**rows, **unfinished(_rows(cluster))}
+    cluster.refresh_together(logs[name] for name in lost)
+    topics = dict(state.topics)
+    for name in lost:
+        still = set(facts_of(logs[name].view, name).undecided)
+        kept = [b for b in topics[name].undecided if _transaction(b) in then or b in still]
+        topics[name] = replace(topics[name], undecided=kept)
+    idle = [row for row in state.rows if row.transaction not in then]
+    return replace(state, rows=[*then.values(), *idle], topics=topics)
+
+
+def _transaction(batch: Undecided) -> ProducerIdAndEpoch:
+    return ProducerIdAndEpoch(batch.producer_id, batch.producer_epoch)
+
+
+# --- Files ----------------------------------------------------------------------------------------
+
+
+def _written_ms(store: ObjectStore, state: RootState) -> dict[str, int]:
+    """When what readers wait for was written, where it is there."""
+    files = [
+        f"{name}/{batches[0].path}"
+        for name, topic in state.topics.items()
+        for batches in held(topic).values()
+    ]
+    return {path: size_and_time[1] for path, size_and_time in _heads(store, files).items()}
+
+
+def _heads(store: ObjectStore, paths: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Size and time of the files that are there."""
+
+    def head(path: str) -> tuple[int, int] | None:
+        try:
+            meta = store.head(path)
+        except ObjectNotFoundError:
+            return None
+        return meta.size_bytes, meta.last_modified_ms
+
+    wanted = list(dict.fromkeys(paths))
+    found = store.together([partial(head, path) for path in wanted])
+    return {path: one for path, one in zip(wanted, found, strict=True) if one is not None}
+
+
+def _damaged_files(store: ObjectStore, batches: Iterable[StagedBatch]) -> dict[str, str]:
+    sizes = {f"{batch.topic}/{batch.path}": batch.size_bytes for batch in batches}
+    heads = _heads(store, sizes)
+    found = {path: "is missing" for path in sizes if path not in heads}
+    for path, (size_bytes, _) in heads.items():
+        if size_bytes != sizes[path]:
+            found[path] = f"has {size_bytes} bytes, and {sizes[path]} were written"
+    return found
+
+
+def _small_files(log: TopicLog) -> int:
+    if len(log.view.by_path) < SMALL_FILES_MIN or log.view.deleted:
+        return 0
+    groups = plan(log.view, log.name, settings_of(log.config))
+    return sum(len(group.inputs) for group in groups)
+
+
+def _unvacuumed(cluster: Cluster, logs: Logs, state: RootState) -> dict[str, int]:
+    """Topics with a file that each vacuum of the last vacuum age would have deleted.
+
+    Of each topic that is old enough, and that no vacuum has touched for that long, some files are
+    listed, in one request; only where one of them may be such a file, its tombstones are read.
+    """
+    found = {}
+    for name, log in logs.items():
+        age_ms, since_ms = log.view.txns.vacuum_age_ms, log.view.txns.vacuumed_ms
+        metadata = log.log.metadata
+        created_ms = 0 if metadata is None else metadata.created_time or 0
+        if metadata is None or state.now_ms - max(since_ms, created_ms) < 2 * age_ms:
+            continue
+        start = len(log.path) + 1
+        listed = [
+            StoredFile(item.path[start:], item.size_bytes, item.last_modified_ms)
+            for item in cluster.store.list_some(log.path)
+        ]
+        old = find_old(listed, BATCH_FILE, now_ms=state.now_ms, age_ms=2 * age_ms)
+        if any(file.path not in log.view.by_path for file in old):
+            left = find_deletable(
+                old,
+                table=name,
+                live=log.view.by_path,
+                named={b.path for row in state.rows for b in row.pending.batches},
+                removed_ms=read_tombstones(cluster.store, log.path, version=log.log.version),
+                now_ms=state.now_ms,
+                age_ms=2 * age_ms,
+            )
+            if left:
+                found[name] = state.now_ms - max(item.age_ms for item in left)
+    return found
+
+
+# --- Histories, checks across tables --------------------------------------------------------------
+
+
+def _takeovers(cluster: Cluster, state: RootState) -> dict[str, list[int]]:
+    """When ids that were taken over just now, and often, changed their owners."""
+    asked = [
+        row.transactional_id
+        for row in state.rows
+        if row.owner.fenced is not None
+        and row.owner.fenced.reason == TAKEN_OVER
+        and state.now_ms - row.owner.fenced.at_ms <= TAKEOVERS_MS
+        and len(row.owner.former_runs) >= TAKEOVERS_MIN
+    ]
+    found: dict[str, list[int]] = {}
+    for name, changes in _histories(cluster, asked).items():
+        runs = [(at_ms, row.owner.run_id) for at_ms, row in changes]
+        found[name] = [at_ms for (_, before), (at_ms, run_id) in pairwise(runs) if run_id != before]
+    return found
+
+
+def _batches(cluster: Cluster, state: RootState) -> dict[str, list[int]]:
+    """When queries that are behind, and at rest, decided their newest batches."""
+    return {
+        name: [at_ms for at_ms, row in changes if row.state is TransactionState.PREPARE_COMMIT]
+        for name, changes in _histories(cluster, lagging_queries(state)).items()
+    }
+
+
+def _histories(
+    cluster: Cluster, ids: Iterable[str]
+) -> dict[str, list[tuple[int, TransactionMetadata]]]:
+    """The newest changes of rows, with their times: those after the checkpoints of their shards."""
+    by_shard: dict[int, set[str]] = {}
+    for name in ids:
+        by_shard.setdefault(cluster.shard_of(name), set()).add(name)
+    found: dict[str, list[tuple[int, TransactionMetadata]]] = {}
+    for number, names in by_shard.items():
+        for change in row_changes(cluster, state_table(number), names, from_version=None):
+            if change.row is not None:
+                found.setdefault(change.transactional_id, []).append((change.at_ms, change.row))
+    return found
+
+
+def _upkeep(cluster: Cluster) -> Upkeep:
+    lease, changed_ms = cluster.read_lease(LEASE)
+    if lease is None:
+        return Upkeep("", 0, changed_ms)
+    return Upkeep(lease.by, lease.lease_ms, changed_ms)
+
+
+def _findings(cluster: Cluster, state: RootState) -> Findings:
+    """Damage that shows in what other tables say: lost commits, lost topics."""
+    found = Findings()
+    memories = {name: topic.txns for name, topic in state.topics.items()}
+    memories |= state.offsets
+
+    def behind(rows: Iterable[TransactionMetadata]) -> Findings:
+        findings = Findings()
+        by_producer = {row.producer_id: row for row in rows}
+        tables = {
+            number: state_table(cluster.shard_of(row.transactional_id))
+            for number, row in by_producer.items()
+        }
+        across.check_rows_behind(memories, state.topics.values(), by_producer, findings, tables)
+        return findings
+
+    if len(behind(state.rows)):
+        # The topics were read after the rows.
+        found.extend(behind(_rows(cluster)))
+    existing = {*state.topics, *state.unreadable}
+    across.check_gone(existing, {}, state.rows, state.groups, found)
+    offsets = Findings()
+    across.check_offsets(state.groups, state.topics, existing, offsets, shards=state.offsets_shards)
+    offsets.keep_only(FindingKind.OFFSET_BEYOND_END)
+    found.extend(offsets)
+    return found
