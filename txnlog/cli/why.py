@@ -60,8 +60,8 @@ def why(
 ) -> None:
     """What is wrong, and what ends it: in the root, or of a group, an id or a record.
 
-    Writes nothing. The history behind --story, and who decided a transaction, are known as long as
-    the logs keep their commits (a day), which transaction wrote a record until it is compacted.
+    It changes nothing. Who decided a transaction is known while the logs keep their commits (a
+    day), and so is a story; which transaction wrote a record, until it is compacted after that.
     """
     session = session_of(context)
     asked = [record, group, transactional_id, story, key]
@@ -70,12 +70,21 @@ def why(
             "Give nothing, or one of TOPIC:PARTITION:OFFSET, --group, --transactional-id, --story, "
             "and --topic with --key."
         )
-    admin = session.admin()
     if record is not None:
-        _show_record(session, admin.trace_record(_parsed(record)).result())
+        _show_record(session, session.admin().trace_record(_parsed(record)).result())
     elif topic is not None and key is not None:
-        _show_record(session, admin.trace_key(topic, key.encode(errors="surrogateescape")).result())
-    elif group is not None:
+        data = key.encode(errors="surrogateescape")
+        _show_record(session, session.admin().trace_key(topic, data).result())
+    else:
+        _explain(session, group, transactional_id, story)
+
+
+def _explain(
+    session: Session, group: str | None, transactional_id: str | None, story: str | None
+) -> None:
+    """The root, where nothing is given."""
+    admin = session.admin()
+    if group is not None:
         _show_group(session, admin.explain_group(group).result())
     elif transactional_id is not None:
         _show_id(session, admin.explain_transactional_id(transactional_id).result())

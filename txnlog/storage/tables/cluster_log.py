@@ -13,6 +13,7 @@ from txnlog.errors import (
     RESTORE_ALL,
     ConfigError,
     LogGapError,
+    ObjectNotFoundError,
     UnsupportedProtocolError,
 )
 from txnlog.protocol.decoding import FORMAT
@@ -54,14 +55,15 @@ class ClusterView:
         self.config: dict[str, str] = {}
         self.producer_ids_end = 0
         self.created: dict[str, int] = {}
-        self.leases_ms = -1
+        self.lease_version = -1
+        """That of the newest change of a lease, or of the oldest commit that was read."""
 
     def parse(self, commit: Commit) -> Commit:
         return commit
 
     def apply(self, commit: Commit) -> None:
-        if commit.info.operation == CHANGE_LEASE or self.leases_ms < 0 < commit.info.timestamp:
-            self.leases_ms = commit.info.timestamp
+        if commit.info.operation == CHANGE_LEASE or self.lease_version < 0:
+            self.lease_version = commit.version
         for action in commit.actions:
             if isinstance(action, Metadata):
                 self.cluster_id = action.id
@@ -284,15 +286,22 @@ class ClusterLog:
         return None if known is None else decode_lease(known, source=PATH)
 
     def read_lease(self, name: str) -> tuple[Lease | None, int]:
-        """A lease, and when one was last changed, by the clock of who did it; if the log does not
-        show that any more, the time of its first commit that is left, which is later.
+        """A lease, and when one was last changed, by the store's clock; if the log does not show
+        that any more, the time of a later commit.
         """
         self._log.refresh()
-        return self._lease(f"lease.{name}"), self._view.leases_ms
+        try:
+            changed_ms = self._written_ms(self._view.lease_version)
+        except ObjectNotFoundError:
+            changed_ms = self.written_ms()
+        return self._lease(f"lease.{name}"), changed_ms
 
     def written_ms(self) -> int:
         """When the newest commit that was read was written, by the store's clock."""
-        return self._store.head(commit_path(PATH, self._log.version)).last_modified_ms
+        return self._written_ms(self._log.version)
+
+    def _written_ms(self, version: int) -> int:
+        return self._store.head(commit_path(PATH, version)).last_modified_ms
 
 
 def follow_root(store: ObjectStore) -> None:
