@@ -98,6 +98,7 @@ def fenced(ago_ms: int, reason: str = "why not") -> TransactionMetadata:
 
 
 QUIET = replace(IDLE, updated_ms=NOW_MS - 200_000)
+LEFT = {("g", "t", 0): 6}
 UNREADABLE = {"t": "it is truncated"}
 BEHIND = Finding(kind=FindingKind.ROW_BEHIND_MARKER, table="s", subject="tx", what="it is old")
 GONE = Finding(kind=FindingKind.LOG_MISSING, table="t", what="its folder is gone")
@@ -195,7 +196,7 @@ STATES: list[tuple[str, RootState, list[tuple[ProblemKind, str]]]] = [
     ),
     (
         "query without batches",
-        state(QUIET, groups=read_to(4), batches=beats(10_000, quiet_ms=200_000)),
+        state(QUIET, unread=LEFT, groups=read_to(4), batches=beats(10_000, quiet_ms=200_000)),
         [(K.STUCK_QUERY, "tx")],
     ),
     (
@@ -216,12 +217,14 @@ STATES: list[tuple[str, RootState, list[tuple[ProblemKind, str]]]] = [
     ),
     (
         "query with slow batches",
-        state(QUIET, groups=read_to(4), batches=beats(90_000, quiet_ms=200_000)),
+        state(QUIET, unread=LEFT, groups=read_to(4), batches=beats(90_000, quiet_ms=200_000)),
         [],
     ),
     (
         "query without a rhythm",
-        state(QUIET, groups=read_to(4), batches=beats(10_000, quiet_ms=200_000, count=4)),
+        state(
+            QUIET, unread=LEFT, groups=read_to(4), batches=beats(10_000, quiet_ms=200_000, count=4)
+        ),
         [],
     ),
     ("damaged log", state(unreadable=UNREADABLE), [(K.DAMAGE, "t")]),

@@ -6,7 +6,7 @@ the files of what readers wait for, and where ids or topics look odd for their n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -63,13 +63,15 @@ def read_root(cluster: Cluster) -> RootState:
     named = {topic for row in rows.values() for topic in row.topics}
     logs = _topic_logs(cluster, named, unreadable)
     topics = {name: facts_of(log.view, name) for name, log in logs.items() if log.log.exists}
+    groups = _groups(offsets, rows.values())
     state = RootState(
         now_ms=shown_now_ms(cluster.store),
         rows=list(rows.values()),
-        groups=_groups(offsets, rows.values()),
+        groups=groups,
         topics=topics,
         offsets={log.path: log.view.txns for log in offsets},
         offsets_shards=cluster.offsets_shards_count,
+        unread=dict(_unread(groups, logs)),
         gone=[name for name, log in logs.items() if not log.log.exists],
         unreadable=unreadable,
         upkeep=_upkeep(cluster),
@@ -183,6 +185,19 @@ def _groups(offsets: Iterable[OffsetsLog], rows: Iterable[TransactionMetadata]) 
     }
 
 
+def _unread(groups: Mapping[str, Group], logs: Logs) -> Iterator[tuple[tuple[str, str, int], int]]:
+    """What is left of each partition up to its last stable offset, without aborted records."""
+    for group_id, group in groups.items():
+        for name, numbers in group.positions().items():
+            view = logs[name].view if name in logs else None
+            for number, start in numbers.items():
+                if view is not None and not view.deleted and number < len(view.partitions):
+                    end = view.last_stable_offset(number)
+                    batches = view.batches(number, start, end, read_committed=True)
+                    records = sum(b.last_offset + 1 - max(b.base_offset, start) for b in batches)
+                    yield (group_id, name, number), records
+
+
 def _topic_logs(cluster: Cluster, named: Iterable[str], unreadable: dict[str, str]) -> Logs:
     """The logs of all topics, also of deleted ones, and of those rows name that have none."""
     names = set(cluster.topic_names())
@@ -230,7 +245,8 @@ def _confirmed(cluster: Cluster, logs: Logs, state: RootState) -> RootState:
         still = set(facts_of(logs[name].view, name).undecided)
         kept = [b for b in topics[name].undecided if _transaction(b) in then or b in still]
         topics[name] = replace(topics[name], undecided=kept)
-    idle = [row for row in state.rows if row.transaction not in then]
+    known = {row.transactional_id for row in then.values()}
+    idle = [row for row in state.rows if row.transactional_id not in known]
     return replace(state, rows=[*then.values(), *idle], topics=topics)
 
 

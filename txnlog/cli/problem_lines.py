@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txnlog.cli.session import Session
 from txnlog.cli.times import format_time
-from txnlog.protocol.problems import Place, Problem
+from txnlog.protocol.problems import BLOCKING, Place, Problem
 
 
 def problem_lines(session: Session, problem: Problem) -> list[str]:
@@ -19,10 +19,11 @@ def problem_lines(session: Session, problem: Problem) -> list[str]:
     if problem.batch_id is not None:
         lines.append(f"  Batch: {problem.batch_id}")
     until = "" if problem.until_ms is None else f"{format_time(problem.until_ms)}, "
-    lines.append(f"  Until: {until}{problem.ends}")
+    ends, do = ("Until", "End it now") if problem.kind in BLOCKING else ("What ends it", "Type")
+    lines.append(f"  {ends}: {until}{problem.ends}")
     lines += [f"  Blocks: {_blocked(place)}" for place in problem.places]
     if problem.command:
-        lines.append(f"  End it now: {session.pasted(problem.command)}")
+        lines.append(f"  {do}: {session.pasted(problem.command)}")
     return lines
 
 

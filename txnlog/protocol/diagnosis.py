@@ -8,10 +8,9 @@ groups, topics.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 
-from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.membership import BEATS_PER_SESSION
 from txnlog.protocol.problems import (
     HOUSEKEEPING,
@@ -22,8 +21,7 @@ from txnlog.protocol.problems import (
     problem_of,
 )
 from txnlog.protocol.verification.findings import FindingKind
-from txnlog.protocol.verification.topics import TopicFacts
-from txnlog.protocol.waiting import last_stable_offset, waiting_transactions
+from txnlog.protocol.waiting import waiting_transactions
 from txnlog.text import shell_option
 
 DAY_MS = 86_400_000
@@ -109,21 +107,6 @@ def _owners(state: RootState) -> Iterator[Problem]:
             )
 
 
-def unread(state: RootState, group: Group, partitions: Mapping[str, Collection[int]]) -> int:
-    """Committed records that a group has not read in these partitions."""
-    positions = group.positions()
-    return sum(
-        max(0, last_stable_offset(state.topics[name], number) - positions[name][number])
-        for name, numbers in partitions.items()
-        for number in numbers
-        if number in positions.get(name, {}) and number in _partitions(state.topics.get(name))
-    )
-
-
-def _partitions(topic: TopicFacts | None) -> range:
-    return range(0 if topic is None or topic.is_deleted else len(topic.ends))
-
-
 def lagging_queries(state: RootState) -> dict[str, tuple[str, int]]:
     """Spark queries that are between two batches for long, and have not read all of their input:
     id -> (group, records).
@@ -136,7 +119,11 @@ def lagging_queries(state: RootState) -> dict[str, tuple[str, int]]:
     }
     for group_id, group in sorted(state.groups.items()):
         for holder in group.tickets.holders:
-            records = unread(state, group, holder.partitions)
+            records = sum(
+                state.unread.get((group_id, topic, number), 0)
+                for topic, numbers in holder.partitions.items()
+                for number in numbers
+            )
             if records and holder.transactional_id in queries:
                 found[holder.transactional_id] = group_id, records
     return found

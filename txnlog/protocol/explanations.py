@@ -69,18 +69,19 @@ def explain_group(state: RootState, group: Group) -> GroupExplanation:
         for problem in find_problems(state, patience_ms=0)
         if _concerns(problem, group.group_id, partitions, ids)
     ]
-    records = sum(one.lag or 0 for one in partitions)
+    records = sum(state.unread.get((group.group_id, *one[:2]), 0) for one in partitions)
+    left = f"{records} record{'s are' if records > 1 else ' is'} left to read"
     readers = len(group.members) + len(ids)
     if problems:
         verdict = count_of(problems)
     elif not records:
         verdict = "no problems: it has read everything"
     elif readers:
-        verdict = f"no problems: {records} records are left to read, and nothing blocks it"
+        verdict = f"no problems: {left}, and nothing blocks it"
     else:
         verdict = (
-            f"no problems: {records} records are left to read, and nobody reads: it has no member, "
-            "and no query or producer has registered"
+            f"no problems: {left}, and nobody reads: it has no member, and no query or producer "
+            "has registered"
         )
     return GroupExplanation(
         group_id=group.group_id, verdict=verdict, partitions=partitions, problems=problems
@@ -149,7 +150,8 @@ def explain_id(
     problems = [
         problem
         for problem in find_problems(state, patience_ms=0)
-        if problem.subject == transactional_id
+        # A fenced owner is the verdict.
+        if problem.subject == transactional_id and problem.kind is not ProblemKind.FENCED
     ]
     if row is None:
         verdict = story[-1].text if story else "It has no row."

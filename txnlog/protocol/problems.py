@@ -116,6 +116,7 @@ class Upkeep(NamedTuple):
 class RootState:
     """What was read of a root; what is not in it is not judged.
 
+    `unread`: (group, topic, partition) -> records that a read_committed reader has left to read.
     `gone`: tables that rows refer to, and that have no log. `written_ms`: file -> when it was
     written, of the first files of `held`. `damaged_files`: file of a decision -> what is wrong.
     `unreadable`: table -> why. `findings` are those of verify's checks across tables. `takeovers`
@@ -130,6 +131,7 @@ class RootState:
     topics: Mapping[str, TopicFacts] = field(default_factory=dict)
     offsets: Mapping[str, TxnMemory] = field(default_factory=dict)
     offsets_shards: int = 1
+    unread: Mapping[tuple[str, str, int], int] = field(default_factory=dict)
     gone: Collection[str] = ()
     written_ms: Mapping[str, int] = field(default_factory=dict)
     damaged_files: Mapping[str, str] = field(default_factory=dict)
