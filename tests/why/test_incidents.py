@@ -18,12 +18,13 @@ from tests.why.worlds import MINUTE_MS, Disk, produce
 from tests.world import decide
 from txnlog.admin import ProblemKind, root_state
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.housekeeper import LEASE, Housekeeper
+from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.housekeeping.lease import LeaseHolder
 from txnlog.messages import TopicPartition
 from txnlog.producer import Producer
 from txnlog.protocol import diagnosis
 from txnlog.protocol.groups import GroupOffsets
+from txnlog.protocol.leases import HOUSEKEEPING
 from txnlog.protocol.metadata import LastBatch, Owner, StagedBatch, TransactionMetadata
 from txnlog.storage.batches.records import RECORD_SCHEMA
 
@@ -225,7 +226,7 @@ def vacuum_overdue(disk: Disk) -> tuple[ProblemKind, str, str]:
     left = staged(disk.process())
     at_s = (disk.clock.now_ms() - 20 * DAY_MS) / 1000
     os.utime(disk.folder / "orders" / left.path, (at_s, at_s))
-    holder = LeaseHolder(disk.process(), LEASE)
+    holder = LeaseHolder(disk.process(), HOUSEKEEPING)
     holder.take()
     holder.release()
     return K.VACUUM_OVERDUE, "orders", "past the vacuum age"

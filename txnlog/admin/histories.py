@@ -68,14 +68,15 @@ def row_changes(
     """
     paths: dict[str, str] = {}
     for commit in commits(cluster, table, from_version):
-        at = commit.info.timestamp, commit.version, commit.info.operation
+        info = commit.info
+        at = info.timestamp, commit.version
         for action in commit.actions:
             if isinstance(action, Remove) and action.path in paths:
-                yield RowChange(*at, paths.pop(action.path), None)
+                yield RowChange(*at, paths.pop(action.path), None, operation=info.operation)
             if isinstance(action, Add) and action.partition_values.get("transactional_id") in ids:
                 row = row_of(action, table, commit)
                 paths[action.path] = row.transactional_id
-                yield RowChange(*at, row.transactional_id, row)
+                yield RowChange(*at, row.transactional_id, row, operation=info.operation)
 
 
 def row_of(add: Add, table: str, commit: Commit) -> TransactionMetadata:

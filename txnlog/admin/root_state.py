@@ -21,10 +21,8 @@ from txnlog.errors import (
     TxnLogError,
     UnsupportedProtocolError,
 )
-from txnlog.housekeeping.compaction.segments import settings_of
-from txnlog.housekeeping.housekeeper import LEASE
 from txnlog.process.failures import caught
-from txnlog.protocol.compaction import plan
+from txnlog.protocol.compaction import CompactionSettings, plan
 from txnlog.protocol.diagnosis import (
     SMALL_FILES_MIN,
     TAKEOVERS_MIN,
@@ -32,6 +30,7 @@ from txnlog.protocol.diagnosis import (
     lagging_queries,
 )
 from txnlog.protocol.group_metadata import Group
+from txnlog.protocol.leases import HOUSEKEEPING
 from txnlog.protocol.metadata import ProducerIdAndEpoch, StagedBatch, TransactionMetadata
 from txnlog.protocol.problems import RootState, Upkeep
 from txnlog.protocol.shards import state_table
@@ -44,6 +43,7 @@ from txnlog.protocol.verification import tables as across
 from txnlog.protocol.verification.findings import FindingKind, Findings
 from txnlog.protocol.verification.topics import TopicFacts, Undecided
 from txnlog.protocol.waiting import Rows, held, unfinished, unpublished_files
+from txnlog.settings.topic_configs import config_value
 from txnlog.storage.delta.tombstones import read_tombstones
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
@@ -295,7 +295,8 @@ def _damaged_files(store: ObjectStore, batches: Iterable[StagedBatch]) -> dict[s
 def _small_files(log: TopicLog) -> int:
     if len(log.view.by_path) < SMALL_FILES_MIN or log.view.deleted:
         return 0
-    groups = plan(log.view, log.name, settings_of(log.config))
+    settings = CompactionSettings(segment_bytes=config_value(log.config, "segment.bytes"))
+    groups = plan(log.view, log.name, settings)
     return sum(len(group.inputs) for group in groups)
 
 
@@ -377,7 +378,7 @@ def _histories(
 
 
 def _upkeep(cluster: Cluster) -> Upkeep:
-    lease, changed_ms = cluster.read_lease(LEASE)
+    lease, changed_ms = cluster.read_lease(HOUSEKEEPING)
     if lease is None:
         return Upkeep("", 0, changed_ms)
     return Upkeep(lease.by, lease.lease_ms, changed_ms)

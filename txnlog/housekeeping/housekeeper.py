@@ -36,6 +36,7 @@ from txnlog.protocol.expiry import (
     is_old,
     prepare_expire_unchanged,
 )
+from txnlog.protocol.leases import HOUSEKEEPING
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.txn_memory import VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import Deletable
@@ -46,7 +47,6 @@ from txnlog.storage.store.objects import ObjectMeta
 
 logger = logging.getLogger("txnlog")
 
-LEASE = "housekeeping"
 PROBE_AGE_MS = 3_600_000
 CLOCK_NOTE_AGE_MS = 30 * 86_400_000
 PROBES_MS = {
@@ -119,7 +119,7 @@ class Housekeeper:
         self._cluster = cluster
         self._clock = cluster.store.clock
         self._settings = settings or HousekeepingSettings()
-        self._lease = LeaseHolder(cluster, LEASE, lease_ms=self._settings.lease_ms)
+        self._lease = LeaseHolder(cluster, HOUSEKEEPING, lease_ms=self._settings.lease_ms)
         self._lease_due_ms = 0
         self._was_held: bool | None = None
         sweeper = Sweeper(cluster, interval_ms=self._settings.abort_interval_ms)
@@ -256,12 +256,12 @@ class Housekeeper:
             raise
         except TxnLogError as error:
             wait_ms = self._settings.abort_interval_ms
-            self._say_retried(LEASE, "taking the lease", error, wait_ms)
+            self._say_retried(HOUSEKEEPING, "taking the lease", error, wait_ms)
             return wait_ms
         except Exception:
             logger.exception("The lease of %s could not be taken", self._cluster)
             return self._settings.abort_interval_ms
-        self._cluster.store.retries.worked(LEASE)
+        self._cluster.store.retries.worked(HOUSEKEEPING)
         held, other = self._lease.is_held, self._lease.other
         if held != self._was_held:
             self._was_held = held

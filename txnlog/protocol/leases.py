@@ -17,6 +17,8 @@ from txnlog.protocol.decoding import Codec, Int64, JsonObject, unreadable
 from txnlog.protocol.sightings import Sighting
 
 NO_HOLDER = ""
+HOUSEKEEPING = "housekeeping"
+"""The lease of who does the housekeeping."""
 
 
 class Lease(JsonObject, frozen=True, kw_only=True):

@@ -22,9 +22,9 @@ class RowChange(NamedTuple):
 
     at_ms: int
     version: int
-    operation: str
     transactional_id: str
     row: TransactionMetadata | None
+    operation: str
 
 
 class Sentence(NamedTuple):
