@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.cli.runner import Command
+from tests.cli.runner import PROJECT, Command
 from tests.why.test_incidents import decided, opened, staged
 from tests.why.worlds import MINUTE_MS, Disk, produce
 from txnlog.admin import ProblemKind
@@ -337,6 +337,12 @@ def test_key_finds_its_newest_record(disk: Disk) -> None:
     assert disk.admin.trace_key("orders", b"key-2").result().offset == 2
     with pytest.raises(UnknownTopicOrPartitionError):
         disk.admin.trace_key("orders", b"nothing").result()
+
+
+def test_every_kind_of_problem_is_in_the_docs() -> None:
+    """An operator looks it up by its name."""
+    page = (PROJECT / "docs" / "cli.md").read_text()
+    assert [kind for kind in ProblemKind if f"\n| {kind.value} | " not in page] == []
 
 
 # --- The root, arguments --------------------------------------------------------------------------

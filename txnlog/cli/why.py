@@ -103,13 +103,21 @@ def _parsed(record: str) -> TopicPartition:
     return TopicPartition(topic, int(numbers[0]), int(numbers[1]))
 
 
-def _show(session: Session, verdict: str, problems: Sequence[Problem], **more: Any) -> None:
-    """The verdict comes first."""
+def _show(
+    session: Session,
+    verdict: str,
+    problems: Sequence[Problem],
+    notes: Sequence[str] = (),
+    **more: Any,
+) -> None:
+    """The verdict comes first, with its notes."""
     if session.is_json:
         values = [problem_values(problem) for problem in problems]
         session.show_json({"verdict": verdict, **more, "problems": values})
         return
     session.say(f"{verdict[:1].upper()}{verdict[1:]}{'' if verdict.endswith('.') else '.'}")
+    for note in notes:
+        session.say(f"  {note}")
     for problem in problems:
         lines = problem_lines(session, problem)
         session.say("")
@@ -130,19 +138,18 @@ def _show_group(session: Session, found: GroupExplanation) -> None:
 
 def _show_id(session: Session, found: IdExplanation) -> None:
     last = None if found.row is None else found.row.owner.fenced
+    when = [] if last is None else [f"When: {format_time(last.at_ms)}"]
     _show(
         session,
         found.verdict,
         found.problems,
+        [*when, f"What to do: {found.advice}"],
         transactionalId=found.transactional_id,
         advice=found.advice,
         owner=None if found.row is None else who_of(found.row.owner),
         state=None if found.row is None else found.row.state.kafka_name,
         fenced=last and {"by": last.by, "atMs": last.at_ms, "reason": last.reason},
     )
-    if last is not None:
-        session.say(f"  When: {format_time(last.at_ms)}")
-    session.say(f"  What to do: {found.advice}")
 
 
 def _show_story(session: Session, found: IdExplanation) -> None:
