@@ -31,11 +31,28 @@ def commits(cluster: Cluster, table: str, from_version: int | None) -> Iterator[
         yield from _read(cluster, table, versions[at : at + _AT_ONCE])
 
 
-def search(cluster: Cluster, table: str, match: Callable[[Commit], T | None]) -> T | None:
-    """What the newest commit gives that matches."""
-    versions = list_log(cluster.store, table, since=-1).commits
-    for end in range(len(versions), 0, -_AT_ONCE):
-        for commit in reversed(_read(cluster, table, versions[max(0, end - _AT_ONCE) : end])):
+def search(
+    cluster: Cluster,
+    table: str,
+    match: Callable[[Commit], T | None],
+    *,
+    since_ms: int | None = None,
+) -> T | None:
+    """What the newest commit gives that matches; with a time, by the store's clock, the oldest one
+    that was written since, if there is one.
+    """
+    files = list_log(cluster.store, table, since=-1)
+    if since_ms is not None:
+        recent = {item.path for item in files.objects if item.last_modified_ms >= since_ms}
+        versions = [v for v in files.commits if commit_path(table, v) in recent]
+        for at in range(0, len(versions), _AT_ONCE):
+            for commit in _read(cluster, table, versions[at : at + _AT_ONCE]):
+                found = match(commit)
+                if found is not None:
+                    return found
+    for end in range(len(files.commits), 0, -_AT_ONCE):
+        versions = files.commits[max(0, end - _AT_ONCE) : end]
+        for commit in reversed(_read(cluster, table, versions)):
             found = match(commit)
             if found is not None:
                 return found

@@ -16,12 +16,17 @@ from txnlog.admin.root_state import read_root
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import check_partition
 from txnlog.coordinator.state_rows import as_shown
-from txnlog.errors import TransactionalIdNotFoundError, UnknownTopicOrPartitionError
+from txnlog.errors import (
+    ObjectNotFoundError,
+    TransactionalIdNotFoundError,
+    UnknownTopicOrPartitionError,
+)
 from txnlog.messages import TopicPartition
 from txnlog.process import arrow_compute as pc
 from txnlog.process.failures import caught
 from txnlog.protocol.batches import ABORTED, NONE, BatchHeader, header_from_values
 from txnlog.protocol.diagnosis import find_problems
+from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.explanations import (
     GroupExplanation,
     IdExplanation,
@@ -103,14 +108,16 @@ def trace_record(cluster: Cluster, asked: TopicPartition) -> RecordTrace:
         producer_id=transaction.producer_id,
         producer_epoch=transaction.epoch,
     )
-    return trace if header.status == NONE else _with_transaction(cluster, trace, transaction)
+    if header.status == NONE:
+        return trace
+    return _with_transaction(cluster, trace, transaction, f"{log.path}/{header.path}")
 
 
 def _with_transaction(
-    cluster: Cluster, trace: RecordTrace, transaction: ProducerIdAndEpoch
+    cluster: Cluster, trace: RecordTrace, transaction: ProducerIdAndEpoch, file: str
 ) -> RecordTrace:
     row = _row_of_producer(cluster, transaction.producer_id)
-    decision = _decision(cluster, transaction, row)
+    decision = _decision(cluster, transaction, row, _staged_ms(cluster, file))
     if row is not None:
         trace = replace(trace, transactional_id=row.transactional_id)
     if decision is None:
@@ -209,18 +216,29 @@ def _row_of_producer(cluster: Cluster, producer_id: int) -> TransactionMetadata 
     return next((row for row in rows if row.producer_id == producer_id), None)
 
 
+def _staged_ms(cluster: Cluster, file: str) -> int | None:
+    """About when a file was written, which is before its transaction is decided; None: unknown."""
+    try:
+        return cluster.store.head(file).last_modified_ms - CLOCK_ERROR_MS
+    except ObjectNotFoundError:
+        return None
+
+
 def _decision(
-    cluster: Cluster, transaction: ProducerIdAndEpoch, row: TransactionMetadata | None
+    cluster: Cluster,
+    transaction: ProducerIdAndEpoch,
+    row: TransactionMetadata | None,
+    staged_ms: int | None,
 ) -> Decision | None:
     """The row with which a transaction was decided, or is open; an id that is gone, as that of a
-    batch write, may be in any shard.
+    batch write, may be in any shard. It is looked for from when its file was staged.
     """
     if row is not None and row.transaction == transaction and not row.state.is_idle:
         return row.updated_ms, row
     shards = [shard.number for shard in cluster.existing_shards()]
     for number in shards if row is None else [cluster.shard_of(row.transactional_id)]:
         match = partial(_decision_in, state_table(number), transaction)
-        found = search(cluster, state_table(number), match)
+        found = search(cluster, state_table(number), match, since_ms=staged_ms)
         if found is not None:
             return found
     return None

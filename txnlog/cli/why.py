@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -107,10 +107,10 @@ def _show(
     session: Session,
     verdict: str,
     problems: Sequence[Problem],
+    more: Mapping[str, Any] = {},
     notes: Sequence[str] = (),
-    **more: Any,
 ) -> None:
-    """The verdict comes first, with its notes."""
+    """The verdict comes first, with its notes; `more` is for JSON."""
     if session.is_json:
         values = [problem_values(problem) for problem in problems]
         session.show_json({"verdict": verdict, **more, "problems": values})
@@ -130,7 +130,7 @@ def _show_group(session: Session, found: GroupExplanation) -> None:
     rows = [(*one[:3], one.stable, one.end, one.lag) for one in found.partitions]
     lags = [dict(zip(LAGS, row, strict=True)) for row in rows]
     more = {"group": found.group_id, "partitions": lags}
-    _show(session, found.verdict, found.problems, **more)
+    _show(session, found.verdict, found.problems, more)
     if rows and not session.is_json:
         session.say("")
         session.show(LAGS, rows)
@@ -139,17 +139,15 @@ def _show_group(session: Session, found: GroupExplanation) -> None:
 def _show_id(session: Session, found: IdExplanation) -> None:
     last = None if found.row is None else found.row.owner.fenced
     when = [] if last is None else [f"When: {format_time(last.at_ms)}"]
-    _show(
-        session,
-        found.verdict,
-        found.problems,
-        [*when, f"What to do: {found.advice}"],
-        transactionalId=found.transactional_id,
-        advice=found.advice,
-        owner=None if found.row is None else who_of(found.row.owner),
-        state=None if found.row is None else found.row.state.kafka_name,
-        fenced=last and {"by": last.by, "atMs": last.at_ms, "reason": last.reason},
-    )
+    more = {
+        "transactionalId": found.transactional_id,
+        "advice": found.advice,
+        "owner": None if found.row is None else who_of(found.row.owner),
+        "state": None if found.row is None else found.row.state.kafka_name,
+        "fenced": last and {"by": last.by, "atMs": last.at_ms, "reason": last.reason},
+    }
+    notes = [*when, f"What to do: {found.advice}"]
+    _show(session, found.verdict, found.problems, more, notes)
 
 
 def _show_story(session: Session, found: IdExplanation) -> None:
