@@ -160,6 +160,11 @@ STATES: list[tuple[str, RootState, list[tuple[ProblemKind, str]]]] = [
         state(DECIDED, damaged_files={"t/part-0-a.parquet": "is missing"}),
         [(K.FILE_DAMAGED, "tx")],
     ),
+    (
+        "a file that a group reads next is cut",
+        state(damaged_files={"t/part-0-b.parquet": "has 1 bytes, and 2 were written"}),
+        [(K.FILE_DAMAGED, "t")],
+    ),
     ("hanging", state(topics=of(UNDECIDED)), [(K.HANGING, "producer 1, epoch 3")]),
     (
         "hanging, the row went on",

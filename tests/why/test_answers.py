@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.cli.runner import PROJECT, Command
+from tests.verify.roots import halve
 from tests.why.test_incidents import decided, opened, staged
 from tests.why.worlds import MINUTE_MS, Disk, produce
 from txnlog.admin import ProblemKind
@@ -101,6 +102,18 @@ def test_problem_of_others_is_not_the_groups(disk: Disk) -> None:
     disk.later(MINUTE_MS)
     assert [one.subject for one in disk.problems()] == ["slow"]
     assert disk.admin.explain_group("readers").result().problems == []
+
+
+def test_group_is_told_of_the_damaged_file_that_it_reads_next(disk: Disk) -> None:
+    """Its consumers fail there, again and again."""
+    produce(disk)
+    read_all(disk)
+    produce(disk, "more")
+    header = disk.operator.topic("orders").view.partitions[0].batches[-1]
+    halve(disk.folder / "orders" / header.path)
+    [problem] = disk.admin.explain_group("readers").result().problems
+    assert (problem.kind, problem.subject) == (ProblemKind.FILE_DAMAGED, "orders")
+    assert f"orders/{header.path} has " in problem.why
 
 
 # --- Ids ------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 from txnlog.admin.ages import shown_now_ms
 from txnlog.admin.histories import row_changes
@@ -22,6 +23,7 @@ from txnlog.errors import (
     UnsupportedProtocolError,
 )
 from txnlog.process.failures import caught
+from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.compaction import CompactionSettings, plan
 from txnlog.protocol.diagnosis import (
     SMALL_FILES_MIN,
@@ -31,7 +33,7 @@ from txnlog.protocol.diagnosis import (
 )
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.leases import HOUSEKEEPING
-from txnlog.protocol.metadata import ProducerIdAndEpoch, StagedBatch, TransactionMetadata
+from txnlog.protocol.metadata import ProducerIdAndEpoch, TransactionMetadata
 from txnlog.protocol.problems import RootState, Upkeep
 from txnlog.protocol.shards import state_table
 from txnlog.protocol.states import TransactionState
@@ -54,8 +56,11 @@ Logs = Mapping[str, TopicLog]
 DAMAGES = (CorruptLogError, UnsupportedProtocolError)
 
 
-def read_root(cluster: Cluster) -> RootState:
-    """All of a root. Raises StorageError, an authorization error; damage is in the state."""
+def read_root(cluster: Cluster, *, reader: str | None = None) -> RootState:
+    """All of a root, and whether the files are there that a group reads next.
+
+    Raises StorageError, an authorization error; damage is in the state.
+    """
     unreadable: dict[str, str] = {}
     shards, offsets = _row_tables(cluster, unreadable)
     is_whole = not unreadable
@@ -64,6 +69,12 @@ def read_root(cluster: Cluster) -> RootState:
     logs = _topic_logs(cluster, named, unreadable)
     topics = {name: facts_of(log.view, name) for name, log in logs.items() if log.log.exists}
     groups = _groups(offsets, rows.values())
+    unread = dict(_unread(groups, logs))
+    files = {
+        f"{topic}/{left[0].header.path}": left[0].header.size_bytes
+        for (group_id, topic, _), left in unread.items()
+        if group_id == reader and left
+    }
     state = RootState(
         now_ms=shown_now_ms(cluster.store),
         rows=list(rows.values()),
@@ -71,7 +82,7 @@ def read_root(cluster: Cluster) -> RootState:
         topics=topics,
         offsets={log.path: log.view.txns for log in offsets},
         offsets_shards=cluster.offsets_shards_count,
-        unread=dict(_unread(groups, logs)),
+        unread={key: sum(map(_records, left)) for key, left in unread.items()},
         gone=[name for name, log in logs.items() if not log.log.exists],
         unreadable=unreadable,
         upkeep=_upkeep(cluster),
@@ -81,7 +92,7 @@ def read_root(cluster: Cluster) -> RootState:
     return replace(
         state,
         written_ms=_written_ms(cluster.store, state),
-        damaged_files=_damaged_files(cluster.store, unpublished_files(state)),
+        damaged_files=_damaged_files(cluster.store, {**files, **_decided_files(state)}),
         findings=_findings(cluster, state).kept if is_whole else (),
         takeovers=_takeovers(cluster, state),
         batches=_batches(cluster, state),
@@ -185,8 +196,21 @@ def _groups(offsets: Iterable[OffsetsLog], rows: Iterable[TransactionMetadata]) 
     }
 
 
-def _unread(groups: Mapping[str, Group], logs: Logs) -> Iterator[tuple[tuple[str, str, int], int]]:
-    """What is left of each partition up to its last stable offset, without aborted records."""
+class _Left(NamedTuple):
+    """A batch of which a group has not read the records from an offset on."""
+
+    header: BatchHeader
+    start_offset: int
+
+
+def _records(left: _Left) -> int:
+    return left.header.last_offset + 1 - max(left.header.base_offset, left.start_offset)
+
+
+def _unread(
+    groups: Mapping[str, Group], logs: Logs
+) -> Iterator[tuple[tuple[str, str, int], list[_Left]]]:
+    """What is left of each partition up to its last stable offset, without aborted batches."""
     for group_id, group in groups.items():
         for name, numbers in group.positions().items():
             view = logs[name].view if name in logs else None
@@ -194,8 +218,7 @@ def _unread(groups: Mapping[str, Group], logs: Logs) -> Iterator[tuple[tuple[str
                 if view is not None and not view.deleted and number < len(view.partitions):
                     end = view.last_stable_offset(number)
                     batches = view.batches(number, start, end, read_committed=True)
-                    records = sum(b.last_offset + 1 - max(b.base_offset, start) for b in batches)
-                    yield (group_id, name, number), records
+                    yield (group_id, name, number), [_Left(header, start) for header in batches]
 
 
 def _topic_logs(cluster: Cluster, named: Iterable[str], unreadable: dict[str, str]) -> Logs:
@@ -282,8 +305,12 @@ def _heads(store: ObjectStore, paths: Iterable[str]) -> dict[str, tuple[int, int
     return {path: one for path, one in zip(wanted, found, strict=True) if one is not None}
 
 
-def _damaged_files(store: ObjectStore, batches: Iterable[StagedBatch]) -> dict[str, str]:
-    sizes = {f"{batch.topic}/{batch.path}": batch.size_bytes for batch in batches}
+def _decided_files(state: RootState) -> dict[str, int]:
+    return {f"{one.topic}/{one.path}": one.size_bytes for one in unpublished_files(state)}
+
+
+def _damaged_files(store: ObjectStore, sizes: Mapping[str, int]) -> dict[str, str]:
+    """What is wrong with files of these sizes."""
     heads = _heads(store, sizes)
     found = {path: "is missing" for path in sizes if path not in heads}
     for path, (size_bytes, _) in heads.items():

@@ -59,7 +59,7 @@ def root_problems(cluster: Cluster) -> list[Problem]:
 def explain_group_of(cluster: Cluster, group_id: str) -> GroupExplanation:
     """Why a group waits or lags. Raises GroupIdNotFoundError, CorruptLogError for its row."""
     group = require_group(cluster, group_id)
-    state = read_root(cluster)
+    state = read_root(cluster, reader=group_id)
     return explain_group(state, state.groups.get(group_id, group))
 
 

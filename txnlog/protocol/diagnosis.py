@@ -21,7 +21,7 @@ from txnlog.protocol.problems import (
     problem_of,
 )
 from txnlog.protocol.verification.findings import FindingKind
-from txnlog.protocol.waiting import waiting_transactions
+from txnlog.protocol.waiting import unpublished_files, waiting_transactions
 from txnlog.text import shell_option
 
 DAY_MS = 86_400_000
@@ -166,6 +166,16 @@ def _missing(problem: Problem, state: RootState) -> Collection[str]:
 
 
 def _damage(state: RootState, said: Collection[str]) -> Iterator[Problem]:
+    decided = {f"{one.topic}/{one.path}" for one in unpublished_files(state)}
+    for file, wrong in sorted(state.damaged_files.items()):
+        if file not in decided:
+            yield Problem(
+                kind=ProblemKind.FILE_DAMAGED,
+                subject=file.partition("/")[0],
+                why=f"{file} {wrong}, and a group reads it next",
+                ends="the file, restored as it was; or `topics delete-records` past it",
+                command="txnlog verify",
+            )
     for table, why in sorted(state.unreadable.items()):
         yield Problem(
             kind=ProblemKind.DAMAGE,

@@ -16,6 +16,8 @@ from txnlog.protocol.stories import RowChange, Sentence, tell
 from txnlog.protocol.transitions import TAKEN_OVER, TIMED_OUT
 from txnlog.protocol.waiting import last_stable_offset
 
+DAMAGES = (ProblemKind.DAMAGE, ProblemKind.TOPIC_MISSING, ProblemKind.FILE_DAMAGED)
+
 
 def count_of(problems: Sequence[Problem]) -> str:
     """The verdict about a root, a group or an id."""
@@ -117,7 +119,7 @@ def _concerns(
         return problem.subject in ids
     if problem.kind is ProblemKind.DEAD_MEMBER:
         return problem.subject == group_id
-    is_damage = problem.kind in (ProblemKind.DAMAGE, ProblemKind.TOPIC_MISSING)
+    is_damage = problem.kind in DAMAGES and not problem.places
     return is_damage and problem.subject in {group_id, *ids, *(one.topic for one in partitions)}
 
 

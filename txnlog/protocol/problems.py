@@ -118,7 +118,8 @@ class RootState:
 
     `unread`: (group, topic, partition) -> records that a read_committed reader has left to read.
     `gone`: tables that rows refer to, and that have no log. `written_ms`: file -> when it was
-    written, of the first files of `held`. `damaged_files`: file of a decision -> what is wrong.
+    written, of the first files of `held`. `damaged_files`: file of a decision, or that a group
+    reads next -> what is wrong.
     `unreadable`: table -> why. `findings` are those of verify's checks across tables. `takeovers`
     and `batches`: id -> the times of its newest changes of owner, and of its newest decisions.
     `small_files`: topic -> how many can be merged. `unvacuumed`: topic -> since when nothing has
