@@ -13,11 +13,12 @@ import pytest
 
 from tests.admin.test_transactions_admin import forget
 from tests.staged_files import written_file
-from tests.verify.roots import commit_file, commits, halve, truncate_log
+from tests.verify.roots import build, commit_file, commits, halve, truncate_log
 from tests.why.worlds import MINUTE_MS, Disk, produce
 from tests.world import decide
-from txnlog.admin import ProblemKind, root_state
+from txnlog.admin import AdminClient, ProblemKind, root_state
 from txnlog.cluster import Cluster
+from txnlog.errors import StorePermissionError
 from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.housekeeping.lease import LeaseHolder
 from txnlog.messages import TopicPartition
@@ -292,3 +293,26 @@ def test_healthy_busy_root_has_no_problems(tmp_path: Path) -> None:
     disk.later(2_000)
     keeper.step()
     assert disk.problems() == []
+
+
+def test_root_with_checkpoints_aborts_and_all_kinds_of_clients_has_no_problems(
+    tmp_path: Path,
+) -> None:
+    """What it says of damage is tried on this root, too."""
+    build(str(tmp_path / "lake"), {"fsync": "false"})
+    admin = AdminClient({"txnlog.root": str(tmp_path / "lake")})
+    assert admin.find_problems().result() == []
+
+
+def test_foreign_table_and_who_may_not_write_change_nothing(tmp_path: Path) -> None:
+    """A root holds tables of other tools; an operator may have the right to read only."""
+    disk = Disk(tmp_path / "lake")
+    opened(disk)
+    foreign = disk.folder / "foreign" / "_delta_log"
+    foreign.mkdir(parents=True)
+    shutil.copy(commit_file(str(disk.folder), "__cluster", 0), foreign / f"{0:020}.json")
+    disk.later(40_000)
+    reader = disk.process()
+    with patch.object(type(reader.store), "put", side_effect=StorePermissionError("denied")):
+        found = AdminClient({"client.id": "ops"}, cluster=reader).find_problems().result()
+    assert [(one.kind, one.subject) for one in found] == [(K.OPEN, "tx")]

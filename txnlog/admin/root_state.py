@@ -18,6 +18,7 @@ from txnlog.cluster import Cluster
 from txnlog.errors import (
     CorruptLogError,
     ForeignTableError,
+    NotCoordinatorError,
     ObjectNotFoundError,
     TxnLogError,
     UnsupportedProtocolError,
@@ -53,7 +54,7 @@ from txnlog.storage.tables.topic_log import TopicLog
 
 Logs = Mapping[str, TopicLog]
 
-DAMAGES = (CorruptLogError, UnsupportedProtocolError)
+DAMAGES = (CorruptLogError, NotCoordinatorError, UnsupportedProtocolError)
 
 
 def read_root(cluster: Cluster, *, reader: str | None = None) -> RootState:

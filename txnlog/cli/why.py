@@ -28,7 +28,7 @@ def why(
     record: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TOPIC:PARTITION:OFFSET]", help="Which transaction wrote this record."
+            metavar="TOPIC:PARTITION:OFFSET", help="Which transaction wrote this record."
         ),
     ] = None,
     group: Annotated[
@@ -60,8 +60,8 @@ def why(
 ) -> None:
     """What is wrong, and what ends it: in the root, or of a group, an id or a record.
 
-    It changes nothing. Who decided a transaction is known while the logs keep their commits (a
-    day), and so is a story; which transaction wrote a record, until it is compacted after that.
+    It changes nothing. Who decided a transaction, and the story of an id, are known for a day, the
+    retention of the logs; which transaction wrote a record, then until it is compacted.
     """
     session = session_of(context)
     asked = [record, group, transactional_id, story, key]
