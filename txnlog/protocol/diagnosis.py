@@ -73,7 +73,7 @@ def _members(state: RootState) -> Iterator[Problem]:
                     ends="a live member of the group, or housekeeping, expels it",
                     since_ms=member.heartbeat_ms,
                     command=HOUSEKEEPING,
-                    who=f"member {member_id}, client {member.client_id}",
+                    who=f"member {member_id}, client {member.client_id}, on {member.host}",
                     host=member.host,
                 )
 
