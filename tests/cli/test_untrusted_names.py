@@ -83,6 +83,7 @@ CALLS = (
     ["verify", "--since", EVIL],
     ["verify"],
     ["spark-conf", "--storage", EVIL],
+    ["unpack-pyspark", EVIL],
     ["housekeeping", "--dry-run"],
     ["housekeeping", "--once"],
     ["groups", "delete-offsets", "-g", EVIL, "-t", "gone"],
