@@ -51,11 +51,11 @@ def test_only_the_driver_that_checks_loads_delta(
     assert "spark.jars.packages=" not in started(folder, monkeypatch, "check").command
 
 
+@pytest.mark.soak
 @pytest.mark.spark
-@pytest.mark.slow
-def test_archive_is_made_and_read(folder: Path, tmp_path: Path) -> None:
+def test_archive_is_made_and_read(folder: Path, tmp_path: Path, scratch: Path) -> None:
     """A JVM ignores an archive that does not fit, and starts as slowly as without."""
-    starter = Starter(folder, tmp_path)
+    starter = Starter(folder, scratch)
     assert not starter.has_archive
     starter.make_archive()
     assert starter.has_archive
