@@ -157,6 +157,7 @@ def test_readers_topic_by_version_same_as_our_log(
     assert [row["txn_status"] for row in rows].count("ongoing") == 3
 
 
+@pytest.mark.soak
 @EITHER
 def test_readers_state_one_row_per_id_at_every_version(
     spark: SparkSession, cluster: Cluster, checkpointed: bool

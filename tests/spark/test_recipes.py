@@ -83,7 +83,7 @@ def lose_the_checkpoint_of_counts(names: dict[str, Any], root: Path, checkpoint:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_recipes_run_and_do_what_they_say(spark: SparkSession, tmp_path: Path) -> None:
     """Code in documentation is copied: an error in it would be in every job."""
     root, history = tmp_path / "lake", tmp_path / "history"

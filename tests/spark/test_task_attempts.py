@@ -57,6 +57,7 @@ def test_stream_task_that_fails_at_the_end_of_its_input_gives_no_duplicates(
     pipeline.check(root, 60)
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_batch_write_tasks_killed_after_staging_and_repeated_give_no_duplicates(
     second_driver: Driver, tmp_path: Path
