@@ -102,6 +102,15 @@ def read_root(cluster: Cluster, *, reader: str | None = None) -> RootState:
     )
 
 
+def read_groups(cluster: Cluster) -> dict[str, Group]:
+    """The groups that can be read, with the offsets that are decided for them; all in two rounds.
+
+    Raises StorageError, an authorization error.
+    """
+    shards, offsets = _row_tables(cluster, {})
+    return _groups(offsets, (row for shard in shards for row in shard.view.rows.values()))
+
+
 def read_waiting(cluster: Cluster, names: Iterable[str]) -> RootState:
     """What readers of some topics may wait for. Raises UnknownTopicOrPartitionError."""
     # Rows before topics: what was ended in between is seen as ended.

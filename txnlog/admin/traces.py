@@ -12,7 +12,7 @@ from functools import partial
 
 from txnlog.admin.groups import require_group
 from txnlog.admin.histories import row_changes, row_of, search
-from txnlog.admin.root_state import read_root
+from txnlog.admin.root_state import read_groups, read_root
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import check_partition
 from txnlog.coordinator.state_rows import as_shown
@@ -174,12 +174,10 @@ def _newest(log: TopicLog, partition: int, key: bytes) -> int | None:
 def _readers(cluster: Cluster, asked: TopicPartition) -> list[str]:
     """The groups whose committed offset is past it."""
     found = []
-    for log in cluster.offsets_shards():
-        for group_id in list(log.view.rows):
-            group = cluster.groups.committed(group_id)
-            known = {} if group is None else group.offsets.get(asked.topic, {})
-            if asked.partition in known and known[asked.partition].offset > asked.offset:
-                found.append(group_id)
+    for group_id, group in read_groups(cluster).items():
+        known = group.offsets.get(asked.topic, {})
+        if asked.partition in known and known[asked.partition].offset > asked.offset:
+            found.append(group_id)
     return sorted(found)
 
 
