@@ -25,6 +25,7 @@ from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import AppTransaction, LastBatch, Owner
 from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.log_files import commit_path
+from txnlog.storage.store.objects import ObjectStore
 
 
 class Told(Command):
@@ -418,3 +419,19 @@ def test_values_of_json_are_exact(disk: Disk) -> None:
     assert r"a[red]\x1b]52;c;eA==\x07\x0ab" in shown
     told = json.loads(Told(disk).ok("why", "--transactional-id", name, "--output", "json"))
     assert told["problems"][0]["transactionalId"] == name
+
+
+def test_who_has_read_a_record_costs_no_call_for_each_group(disk: Disk) -> None:
+    """Their table is looked at once. It has no checkpoint here, so its commits are listed."""
+    produce(disk)
+    admin, asked, calls = disk.admin, TopicPartition("orders", 0, 0), []
+    for groups in (range(2), range(2, 12)):
+        for number in groups:
+            disk.process().groups.start(f"group{number}")
+        admin.trace_record(asked).result()
+        with patch.object(
+            ObjectStore, "_call", autospec=True, side_effect=ObjectStore._call
+        ) as call:
+            admin.trace_record(asked).result()
+        calls.append(call.call_count)
+    assert calls[1] - calls[0] == len(range(2, 12))
