@@ -16,7 +16,7 @@ from tests.staged_files import written_file
 from tests.verify.roots import build, commit_file, commits, halve, truncate_log
 from tests.why.worlds import MINUTE_MS, Disk, produce
 from tests.world import decide
-from txnlog.admin import AdminClient, ProblemKind, root_state
+from txnlog.admin import AdminClient, ProblemKind, looks
 from txnlog.cluster import Cluster
 from txnlog.errors import StorePermissionError
 from txnlog.housekeeping.housekeeper import Housekeeper
@@ -254,7 +254,7 @@ def test_planted_incident_is_named_and_nothing_else(
     plant: Incident, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wrong answer costs the hour in which readers wait."""
-    for module in (diagnosis, root_state):
+    for module in (diagnosis, looks):
         monkeypatch.setattr(module, "SMALL_FILES_MIN", 20)
     disk = Disk(tmp_path / "lake", age_ms=30 * DAY_MS if plant in OLD else 0)
     kind, subject, text = plant(disk)

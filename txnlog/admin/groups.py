@@ -43,7 +43,7 @@ def list_groups(
     logs = cluster.offsets_shards()
     listings = [
         ConsumerGroupListing(
-            group_id=group_id, is_simple_consumer_group=not group.members, state=_state_of(group)
+            group_id=group_id, is_simple_consumer_group=not group.members, state=state_of(group)
         )
         for group_id, group in sorted(pair for log in logs for pair in log.view.rows.items())
         if not is_gone(group)
@@ -67,7 +67,7 @@ def describe_group(cluster: Cluster, group_id: str) -> ConsumerGroupDescription:
     return ConsumerGroupDescription(
         group_id=group_id,
         is_simple_consumer_group=not group.members,
-        state=_state_of(group),
+        state=state_of(group),
         generation=group.generation,
         members=[
             MemberDescription(
@@ -251,7 +251,8 @@ def _pending(cluster: Cluster, group: Group) -> list[PendingTransaction]:
     return found
 
 
-def _state_of(group: Group) -> ConsumerGroupState:
+def state_of(group: Group) -> ConsumerGroupState:
+    """Kafka's state of a group."""
     if not group.members:
         return ConsumerGroupState.EMPTY
     if is_rebalancing(group):

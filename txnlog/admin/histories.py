@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from txnlog.cluster import Cluster
 from txnlog.errors import LogGapError, ObjectNotFoundError
+from txnlog.protocol.batches import BatchHeader, header_from_values
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.stories import RowChange
 from txnlog.storage.delta.actions import Add, Commit, Remove, decode_commit
@@ -103,3 +104,16 @@ def row_of(add: Add, table: str, commit: Commit) -> TransactionMetadata:
         path=add.path,
         source=commit_path(table, commit.version),
     )
+
+
+def headers_in(table: str, commit: Commit) -> Iterator[BatchHeader]:
+    """The headers that a commit to a topic wrote. Raises CorruptLogError."""
+    for action in commit.actions:
+        if isinstance(action, Add):
+            yield header_from_values(
+                action.partition_values,  # type: ignore[arg-type]
+                path=action.path,
+                size_bytes=action.size,
+                stats=action.stats or "",
+                source=commit_path(table, commit.version),
+            )

@@ -13,42 +13,34 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from txnlog.admin.ages import shown_now_ms
-from txnlog.admin.histories import row_changes
+from txnlog.admin.looks import Looks
 from txnlog.cluster import Cluster
 from txnlog.errors import (
     CorruptLogError,
     ForeignTableError,
     NotCoordinatorError,
-    ObjectNotFoundError,
     TxnLogError,
     UnsupportedProtocolError,
 )
 from txnlog.process.failures import caught
 from txnlog.protocol.batches import BatchHeader
-from txnlog.protocol.compaction import CompactionSettings, plan
 from txnlog.protocol.diagnosis import (
-    SMALL_FILES_MIN,
     TAKEOVERS_MIN,
     TAKEOVERS_MS,
     lagging_queries,
 )
 from txnlog.protocol.group_metadata import Group
-from txnlog.protocol.leases import HOUSEKEEPING
 from txnlog.protocol.metadata import ProducerIdAndEpoch, TransactionMetadata
-from txnlog.protocol.problems import RootState, Upkeep
+from txnlog.protocol.problems import RootState
 from txnlog.protocol.shards import state_table
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.tickets import with_unmoved
 from txnlog.protocol.topics import TopicState, may_be_topic
 from txnlog.protocol.transitions import TAKEN_OVER
-from txnlog.protocol.vacuum import BATCH_FILE, StoredFile, find_deletable, find_old
 from txnlog.protocol.verification import tables as across
 from txnlog.protocol.verification.findings import FindingKind, Findings
 from txnlog.protocol.verification.topics import TopicFacts, Undecided
 from txnlog.protocol.waiting import Rows, held, unfinished, unpublished_files
-from txnlog.settings.topic_configs import config_value
-from txnlog.storage.delta.tombstones import read_tombstones
-from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
 from txnlog.storage.tables.topic_log import TopicLog
 
@@ -57,14 +49,23 @@ Logs = Mapping[str, TopicLog]
 DAMAGES = (CorruptLogError, NotCoordinatorError, UnsupportedProtocolError)
 
 
-def read_root(cluster: Cluster, *, reader: str | None = None) -> RootState:
+def read_root(
+    cluster: Cluster,
+    *,
+    reader: str | None = None,
+    looks: Looks | None = None,
+    as_of_ms: int | None = None,
+) -> RootState:
     """All of a root, and whether the files are there that a group reads next.
 
-    Raises StorageError, an authorization error; damage is in the state.
+    `as_of_ms`: the cluster is as of then. Files are as they are now, and tables may differ by
+    milliseconds, so neither is judged. Raises StorageError, an authorization error; damage is in
+    the state.
     """
+    looks = looks or Looks(cluster)
     unreadable: dict[str, str] = {}
     shards, offsets = _row_tables(cluster, unreadable)
-    is_whole = not unreadable
+    is_whole, is_now = not unreadable, as_of_ms is None
     rows = {row.transaction: row for shard in shards for row in shard.view.rows.values()}
     named = {topic for row in rows.values() for topic in row.topics}
     logs = _topic_logs(cluster, named, unreadable)
@@ -77,28 +78,29 @@ def read_root(cluster: Cluster, *, reader: str | None = None) -> RootState:
         if group_id == reader and left
     }
     state = RootState(
-        now_ms=shown_now_ms(cluster.store),
+        now_ms=shown_now_ms(cluster.store) if as_of_ms is None else as_of_ms,
         rows=list(rows.values()),
         groups=groups,
         topics=topics,
         offsets={log.path: log.view.txns for log in offsets},
         offsets_shards=cluster.offsets_shards_count,
         unread={key: sum(map(_records, left)) for key, left in unread.items()},
+        oldest_ms={key: _time_ms(left[0]) for key, left in unread.items() if left},
         gone=[name for name, log in logs.items() if not log.log.exists],
         unreadable=unreadable,
-        upkeep=_upkeep(cluster),
+        upkeep=looks.upkeep(),
         free_bytes=cluster.store.free_bytes(),
     )
     state = _confirmed(cluster, logs, state) if is_whole else _known_only(state)
     return replace(
         state,
-        written_ms=_written_ms(cluster.store, state),
-        damaged_files=_damaged_files(cluster.store, {**files, **_decided_files(state)}),
-        findings=_findings(cluster, state).kept if is_whole else (),
-        takeovers=_takeovers(cluster, state),
-        batches=_batches(cluster, state),
-        small_files={name: _small_files(log) for name, log in logs.items()},
-        unvacuumed=_unvacuumed(cluster, logs, state) if is_whole else {},
+        written_ms=_written_ms(looks, state),
+        damaged_files=_damaged_files(looks, {**files, **_decided_files(state)}) if is_now else {},
+        findings=_findings(cluster, state).kept if is_whole and is_now else (),
+        takeovers=_takeovers(looks, state),
+        batches=_batches(looks, state),
+        small_files={name: looks.small_files(log) for name, log in logs.items()},
+        unvacuumed=looks.unvacuumed(logs, state) if is_whole and is_now else {},
     )
 
 
@@ -123,7 +125,7 @@ def read_waiting(cluster: Cluster, names: Iterable[str]) -> RootState:
     return replace(
         state,
         now_ms=shown_now_ms(cluster.store) if is_needed else 0,
-        written_ms=_written_ms(cluster.store, state),
+        written_ms=_written_ms(Looks(cluster), state),
     )
 
 
@@ -217,6 +219,23 @@ def _records(left: _Left) -> int:
     return left.header.last_offset + 1 - max(left.header.base_offset, left.start_offset)
 
 
+def _time_ms(left: _Left) -> int:
+    """About the timestamp of its first record that is left; -1: unknown."""
+    header = left.header
+    try:
+        statistics = header.statistics
+    except CorruptLogError:
+        return -1
+    first_us, last_us = statistics.timestamp_min_us, statistics.timestamp_max_us
+    if not -(2**62) < first_us <= last_us < 2**62:
+        return -1
+    passed, offsets = (
+        left.start_offset - header.base_offset,
+        header.last_offset + 1 - header.base_offset,
+    )
+    return (first_us + max(0, passed) * (last_us - first_us) // offsets) // 1000
+
+
 def _unread(
     groups: Mapping[str, Group], logs: Logs
 ) -> Iterator[tuple[tuple[str, str, int], list[_Left]]]:
@@ -290,38 +309,23 @@ def _transaction(batch: Undecided) -> ProducerIdAndEpoch:
 # --- Files ----------------------------------------------------------------------------------------
 
 
-def _written_ms(store: ObjectStore, state: RootState) -> dict[str, int]:
+def _written_ms(looks: Looks, state: RootState) -> dict[str, int]:
     """When what readers wait for was written, where it is there."""
     files = [
         f"{name}/{batches[0].path}"
         for name, topic in state.topics.items()
         for batches in held(topic).values()
     ]
-    return {path: size_and_time[1] for path, size_and_time in _heads(store, files).items()}
-
-
-def _heads(store: ObjectStore, paths: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Size and time of the files that are there."""
-
-    def head(path: str) -> tuple[int, int] | None:
-        try:
-            meta = store.head(path)
-        except ObjectNotFoundError:
-            return None
-        return meta.size_bytes, meta.last_modified_ms
-
-    wanted = list(dict.fromkeys(paths))
-    found = store.together([partial(head, path) for path in wanted])
-    return {path: one for path, one in zip(wanted, found, strict=True) if one is not None}
+    return {path: size_and_time[1] for path, size_and_time in looks.heads(files).items()}
 
 
 def _decided_files(state: RootState) -> dict[str, int]:
     return {f"{one.topic}/{one.path}": one.size_bytes for one in unpublished_files(state)}
 
 
-def _damaged_files(store: ObjectStore, sizes: Mapping[str, int]) -> dict[str, str]:
+def _damaged_files(looks: Looks, sizes: Mapping[str, int]) -> dict[str, str]:
     """What is wrong with files of these sizes."""
-    heads = _heads(store, sizes)
+    heads = looks.heads(sizes)
     found = {path: "is missing" for path in sizes if path not in heads}
     for path, (size_bytes, _) in heads.items():
         if size_bytes != sizes[path]:
@@ -329,52 +333,10 @@ def _damaged_files(store: ObjectStore, sizes: Mapping[str, int]) -> dict[str, st
     return found
 
 
-def _small_files(log: TopicLog) -> int:
-    if len(log.view.by_path) < SMALL_FILES_MIN or log.view.deleted:
-        return 0
-    settings = CompactionSettings(segment_bytes=config_value(log.config, "segment.bytes"))
-    groups = plan(log.view, log.name, settings)
-    return sum(len(group.inputs) for group in groups)
-
-
-def _unvacuumed(cluster: Cluster, logs: Logs, state: RootState) -> dict[str, int]:
-    """Topics with a file that each vacuum of the last vacuum age would have deleted.
-
-    Of each topic that is old enough, and that no vacuum has touched for that long, some files are
-    listed, in one request; only where one of them may be such a file, its tombstones are read.
-    """
-    found = {}
-    for name, log in logs.items():
-        age_ms, since_ms = log.view.txns.vacuum_age_ms, log.view.txns.vacuumed_ms
-        metadata = log.log.metadata
-        created_ms = 0 if metadata is None else metadata.created_time or 0
-        if metadata is None or state.now_ms - max(since_ms, created_ms) < 2 * age_ms:
-            continue
-        start = len(log.path) + 1
-        listed = [
-            StoredFile(item.path[start:], item.size_bytes, item.last_modified_ms)
-            for item in cluster.store.list_some(log.path)
-        ]
-        old = find_old(listed, BATCH_FILE, now_ms=state.now_ms, age_ms=2 * age_ms)
-        if any(file.path not in log.view.by_path for file in old):
-            left = find_deletable(
-                old,
-                table=name,
-                live=log.view.by_path,
-                named={b.path for row in state.rows for b in row.pending.batches},
-                removed_ms=read_tombstones(cluster.store, log.path, version=log.log.version),
-                now_ms=state.now_ms,
-                age_ms=2 * age_ms,
-            )
-            if left:
-                found[name] = state.now_ms - max(item.age_ms for item in left)
-    return found
-
-
 # --- Histories, checks across tables --------------------------------------------------------------
 
 
-def _takeovers(cluster: Cluster, state: RootState) -> dict[str, list[int]]:
+def _takeovers(looks: Looks, state: RootState) -> dict[str, list[int]]:
     """When ids that were taken over just now, and often, changed their owners."""
     asked = [
         row.transactional_id
@@ -385,40 +347,22 @@ def _takeovers(cluster: Cluster, state: RootState) -> dict[str, list[int]]:
         and len(row.owner.former_runs) >= TAKEOVERS_MIN
     ]
     found: dict[str, list[int]] = {}
-    for name, changes in _histories(cluster, asked).items():
-        runs = [(at_ms, row.owner.run_id) for at_ms, row in changes]
+    for name, changes in looks.histories(asked).items():
+        runs = [(one.at_ms, one.row.owner.run_id) for one in changes if one.row is not None]
         found[name] = [at_ms for (_, before), (at_ms, run_id) in pairwise(runs) if run_id != before]
     return found
 
 
-def _batches(cluster: Cluster, state: RootState) -> dict[str, list[int]]:
+def _batches(looks: Looks, state: RootState) -> dict[str, list[int]]:
     """When queries that are behind, and at rest, decided their newest batches."""
     return {
-        name: [at_ms for at_ms, row in changes if row.state is TransactionState.PREPARE_COMMIT]
-        for name, changes in _histories(cluster, lagging_queries(state)).items()
+        name: [
+            one.at_ms
+            for one in changes
+            if one.row is not None and one.row.state is TransactionState.PREPARE_COMMIT
+        ]
+        for name, changes in looks.histories(lagging_queries(state)).items()
     }
-
-
-def _histories(
-    cluster: Cluster, ids: Iterable[str]
-) -> dict[str, list[tuple[int, TransactionMetadata]]]:
-    """The newest changes of rows, with their times: those after the checkpoints of their shards."""
-    by_shard: dict[int, set[str]] = {}
-    for name in ids:
-        by_shard.setdefault(cluster.shard_of(name), set()).add(name)
-    found: dict[str, list[tuple[int, TransactionMetadata]]] = {}
-    for number, names in by_shard.items():
-        for change in row_changes(cluster, state_table(number), names, from_version=None):
-            if change.row is not None:
-                found.setdefault(change.transactional_id, []).append((change.at_ms, change.row))
-    return found
-
-
-def _upkeep(cluster: Cluster) -> Upkeep:
-    lease, changed_ms = cluster.read_lease(HOUSEKEEPING)
-    if lease is None:
-        return Upkeep("", 0, changed_ms)
-    return Upkeep(lease.by, lease.lease_ms, changed_ms)
 
 
 def _findings(cluster: Cluster, state: RootState) -> Findings:

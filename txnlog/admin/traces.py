@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from txnlog.admin.groups import require_group
-from txnlog.admin.histories import row_changes, row_of, search
+from txnlog.admin.histories import headers_in, row_changes, row_of, search
 from txnlog.admin.root_state import read_groups, read_root
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import check_partition
@@ -24,7 +24,7 @@ from txnlog.errors import (
 from txnlog.messages import TopicPartition
 from txnlog.process import arrow_compute as pc
 from txnlog.process.failures import caught
-from txnlog.protocol.batches import ABORTED, NONE, BatchHeader, header_from_values
+from txnlog.protocol.batches import ABORTED, NONE, BatchHeader
 from txnlog.protocol.diagnosis import find_problems
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.explanations import (
@@ -42,7 +42,6 @@ from txnlog.protocol.shards import state_table
 from txnlog.protocol.topics import may_be_topic
 from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.delta.actions import Add, Commit
-from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.tables.topic_log import TopicLog
 
 Decision = tuple[int, TransactionMetadata]
@@ -194,19 +193,7 @@ def _written_as(cluster: Cluster, asked: TopicPartition) -> BatchHeader | None:
 def _header_in(
     table: str, match: Callable[[BatchHeader], bool], commit: Commit
 ) -> BatchHeader | None:
-    return next(filter(match, _headers(table, commit)), None)
-
-
-def _headers(table: str, commit: Commit) -> Iterable[BatchHeader]:
-    for action in commit.actions:
-        if isinstance(action, Add):
-            yield header_from_values(
-                action.partition_values,  # type: ignore[arg-type]
-                path=action.path,
-                size_bytes=action.size,
-                stats=action.stats or "",
-                source=commit_path(table, commit.version),
-            )
+    return next(filter(match, headers_in(table, commit)), None)
 
 
 def _row_of_producer(cluster: Cluster, producer_id: int) -> TransactionMetadata | None:
@@ -281,7 +268,7 @@ def _compacted(
 
     def match(commit: Commit) -> dict[tuple[str, int], list[BatchHeader]] | None:
         found: dict[tuple[str, int], list[BatchHeader]] = {}
-        for header in _headers(topic, commit):
+        for header in headers_in(topic, commit):
             if (header.producer_id, header.producer_epoch) == transaction:
                 found.setdefault((topic, header.partition), []).append(header)
         return found or None

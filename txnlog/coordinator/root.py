@@ -152,6 +152,12 @@ class Root:
             for number in self._offsets_numbers()
         ]
 
+    def opened_shards(self) -> list[TransactionLog | OffsetsLog]:
+        """The shards of both kinds that this process has read, as of their last refresh."""
+        shards: list[TransactionLog | OffsetsLog] = [*self._shards.values()]
+        shards += self._offsets.values()
+        return sorted((log for log in shards if log.log.exists), key=lambda log: log.path)
+
     def shard_tables(self) -> list[str]:
         """Folders of all shards of both kinds that any process has created; none is read."""
         created = self._created()
@@ -222,8 +228,8 @@ class Root:
             log.refresh()
             return log.log.exists
 
-        was_there = exists()
-        if not was_there:
+        was_there, takes_writes = exists(), self.store.takes_writes
+        if not was_there and (takes_writes or self._meta.was_created(log.path)):
             with self._opening:
                 self._meta.create_shard(log.path, lambda: log.create(expected), exists)
         found = log.log.metadata
@@ -234,7 +240,7 @@ class Root:
                 "opened it. Open it again.",
                 table=log.path,
             )
-        if was_there:
+        if was_there and takes_writes:
             # A `__cluster` that was restored alone may not know it.
             self.confirm_shard(log.path)
 

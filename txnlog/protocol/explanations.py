@@ -66,11 +66,7 @@ def explain_group(state: RootState, group: Group) -> GroupExplanation:
     """`state` may be of its topics alone; young transactions count, since it waits for them."""
     partitions = _lags(state, group)
     ids = {one.transactional_id for one in group.tickets.holders}
-    problems = [
-        problem
-        for problem in find_problems(state, patience_ms=0)
-        if _concerns(problem, group.group_id, partitions, ids)
-    ]
+    problems = concerning(find_problems(state, patience_ms=0), state, group)
     records = sum(state.unread.get((group.group_id, *one[:2]), 0) for one in partitions)
     left = f"{records} record{'s are' if records > 1 else ' is'} left to read"
     readers = len(group.members) + len(ids)
@@ -88,6 +84,13 @@ def explain_group(state: RootState, group: Group) -> GroupExplanation:
     return GroupExplanation(
         group_id=group.group_id, verdict=verdict, partitions=partitions, problems=problems
     )
+
+
+def concerning(problems: Sequence[Problem], state: RootState, group: Group) -> list[Problem]:
+    """Those that keep the readers of a group back."""
+    partitions = _lags(state, group)
+    ids = {one.transactional_id for one in group.tickets.holders}
+    return [one for one in problems if _concerns(one, group.group_id, partitions, ids)]
 
 
 def _lags(state: RootState, group: Group) -> list[PartitionLag]:

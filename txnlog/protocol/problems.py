@@ -117,6 +117,7 @@ class RootState:
     """What was read of a root; what is not in it is not judged.
 
     `unread`: (group, topic, partition) -> records that a read_committed reader has left to read.
+    `oldest_ms`: about the timestamp of the first of these, -1 if it is unknown.
     `gone`: tables that rows refer to, and that have no log. `written_ms`: file -> when it was
     written, of the first files of `held`. `damaged_files`: file of a decision, or that a group
     reads next -> what is wrong.
@@ -133,6 +134,7 @@ class RootState:
     offsets: Mapping[str, TxnMemory] = field(default_factory=dict)
     offsets_shards: int = 1
     unread: Mapping[tuple[str, str, int], int] = field(default_factory=dict)
+    oldest_ms: Mapping[tuple[str, str, int], int] = field(default_factory=dict)
     gone: Collection[str] = ()
     written_ms: Mapping[str, int] = field(default_factory=dict)
     damaged_files: Mapping[str, str] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
@@ -18,13 +18,17 @@ TOLD_MAX = 4
 
 
 class RowChange(NamedTuple):
-    """One commit's change of a row; `row` is None when it was removed."""
+    """One commit's change of a row; `row` is None when it was removed.
+
+    `parameters` are the commit's `operationParameters`.
+    """
 
     at_ms: int
     version: int
     transactional_id: str
     row: TransactionMetadata | None
-    operation: str
+    operation: str = ""
+    parameters: Mapping[str, str] = {}
 
 
 class Sentence(NamedTuple):
@@ -39,7 +43,7 @@ def tell(changes: Iterable[RowChange]) -> list[Sentence]:
     before: TransactionMetadata | None = None
     found: list[tuple[bool, Sentence]] = []
     for change in changes:
-        for is_ordinary, text in _texts(before, change):
+        for is_ordinary, text in change_texts(before, change):
             found.append((is_ordinary, Sentence(change.at_ms, text)))
         before = change.row
     told: list[Sentence] = []
@@ -53,7 +57,9 @@ def tell(changes: Iterable[RowChange]) -> list[Sentence]:
     return told
 
 
-def _texts(before: TransactionMetadata | None, change: RowChange) -> Iterator[tuple[bool, str]]:
+def change_texts(
+    before: TransactionMetadata | None, change: RowChange
+) -> Iterator[tuple[bool, str]]:
     """(whether it is ordinary, sentence) of a change."""
     row = change.row
     if row is None:

@@ -129,6 +129,11 @@ def _lacks_marker(topic: TopicFacts, topic_id: str, row: TransactionMetadata) ->
     return topic.txns.markers.get(row.producer_id, -1) < row.txn_epoch
 
 
+def is_published(row: TransactionMetadata, state: RootState) -> bool:
+    """Whether a decided transaction is where it has decided to be, COMPLETE or not."""
+    return row.state.is_prepared and not _unpublished(row, state)
+
+
 def _unpublished(row: TransactionMetadata, state: RootState) -> list[str]:
     """The tables without the marker of a decided transaction."""
     named = dict(row.topic_ids)

@@ -542,6 +542,8 @@ class DeltaLog:
         self._view.apply(parsed)
         self.version = commit.version
         self.digest = commit.digest
+        if self.settings.watch is not None:
+            self.settings.watch(self.path, commit)
         self._confirmed = confirmed
 
     def _check_ours(self, metadata: Metadata) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from txnlog.errors import ConfigError
+from txnlog.storage.delta.actions import Commit
 
 LOG_RETENTION_MS_MIN = 3_600_000
 
@@ -14,6 +16,8 @@ class LogSettings:
     """Settings of a log. `trust_ms` is half the minimum log retention.
 
     checkpoint_mode: "background" (a thread), "inline" (before commit returns) or "off".
+    `watch` is called with each table's commits, and checkpoints as one, as they are applied; a log
+    that is opened again repeats some.
     """
 
     checkpoint_interval: int = 100
@@ -21,6 +25,7 @@ class LogSettings:
     log_retention_ms: int = 86_400_000
     trust_ms: int = LOG_RETENTION_MS_MIN // 2
     commit_timeout_ms: int = 30_000
+    watch: Callable[[str, Commit], object] | None = None
 
     def __post_init__(self) -> None:
         if self.log_retention_ms < 2 * self.trust_ms:

@@ -86,6 +86,8 @@ class ObjectStore:
     in a child of `os.fork()`.
     """
 
+    takes_writes = True
+
     def __init__(
         self,
         store: Any,

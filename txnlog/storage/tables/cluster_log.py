@@ -226,9 +226,13 @@ class ClusterLog:
                 file=table,
             )
 
+    def was_created(self, table: str) -> bool:
+        """Whether a shard had its first version, as of the last refresh."""
+        return self._view.created.get(table) == CREATED
+
     def confirm_shard(self, table: str) -> None:
         """Record that a shard exists, if that is not known."""
-        if self._view.created.get(table) != CREATED:
+        if not self.was_created(table):
             self._record(table, CREATED)
 
     def _record(self, table: str, state: int) -> int:

@@ -1,0 +1,250 @@
+"""What a root is now, and was at a time: the data of `txnlog show`, `txnlog top`, notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from txnlog.admin.ages import shown_now_ms
+from txnlog.admin.groups import state_of
+from txnlog.admin.looks import RARELY_MS, RememberedLooks
+from txnlog.admin.recent import Recent
+from txnlog.admin.root_state import read_root
+from txnlog.cluster import Cluster
+from txnlog.errors import ConfigError
+from txnlog.protocol.diagnosis import find_problems
+from txnlog.protocol.group_changes import is_gone
+from txnlog.protocol.moments import Moment, TableUpkeep, UpkeepMoment
+from txnlog.protocol.panels.changes import Changes, new_records
+from txnlog.protocol.panels.queries import flow, queries
+from txnlog.protocol.panels.timeline import LANES_MAX, lanes
+from txnlog.protocol.panels.topics import (
+    Counted,
+    count_partitions,
+    group_moment,
+    readers_of,
+    topic_moment,
+)
+from txnlog.protocol.polling import poll_interval_ms
+from txnlog.protocol.problems import RootState
+from txnlog.settings.topic_configs import own_configs
+from txnlog.storage.delta.as_of import StoreAsOf, earliest_ms
+from txnlog.storage.store.read_only import ReadOnlyStore
+from txnlog.storage.tables.cluster_log import PATH as CLUSTER
+from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
+from txnlog.storage.tables.topic_log import TopicLog
+
+WINDOW_MS = 900_000
+
+AS_OF = (
+    "Each table is at its version of then, by its writers' clocks: between two tables "
+    "milliseconds may differ.",
+    "Damage, vacuum and free space are of now only, and are not shown here.",
+)
+
+
+class Moments:
+    """The moments of one root, with the history of `window_ms` before each. It writes nothing.
+
+    Not thread-safe. Where `now` is asked more often than one consumer of all topics would ask the
+    store, it answers with the last moment again.
+    """
+
+    def __init__(self, cluster: Cluster, *, window_ms: int = WINDOW_MS) -> None:
+        self._base = cluster
+        self._window_ms = window_ms
+        self._store = ReadOnlyStore(cluster.store)
+        self._live: Reading | None = None
+        self._last: Moment | None = None
+        self._due_ms = 0
+        self._earliest: tuple[int, int] | None = None
+        self._then: Reading | None = None
+
+    def now(self) -> Moment:
+        """The root now. Raises StorageError, an authorization error; damage is a problem."""
+        clock, store = self._store.clock, self._store
+        if self._last is not None and clock.boot_ms() < self._due_ms:
+            return self._last
+        before = store.requests
+        if self._live is None:
+            self._live = Reading(self._base, store, self._window_ms, shown_now_ms(store))
+        moment = self._live.read()
+        self._last = replace(moment, earliest_ms=self._earliest_ms())
+        topics = max(1, len(moment.topics))
+        interval_ms = poll_interval_ms(None, is_remote=store.is_remote, topics=topics)
+        self._due_ms = clock.boot_ms() + interval_ms * (store.requests - before) // topics
+        return self._last
+
+    def at(self, at_ms: int) -> Moment:
+        """The root as of a time. Raises ConfigError for one that no log shows any more."""
+        if at_ms >= shown_now_ms(self._store):
+            return self.now()
+        return replace(self._reading(at_ms).read(), earliest_ms=self._earliest_ms())
+
+    def _reading(self, at_ms: int) -> Reading:
+        if self._then is None or self._then.as_of_ms != at_ms:
+            earliest = self._earliest_ms()
+            if at_ms < earliest:
+                raise ConfigError(
+                    f"The logs of {self._store.url} no longer show what was at {at_ms} ms: the "
+                    f"first moment is {earliest}. Ask for that one or later; log clean-up deletes "
+                    "commits that are older than the log retention.",
+                    earliest_ms=earliest,
+                )
+            store = StoreAsOf(self._base.store, at_ms)
+            self._then = Reading(self._base, store, self._window_ms, at_ms, as_of_ms=at_ms)
+        return self._then
+
+    def _earliest_ms(self) -> int:
+        """Asked again now and then: clean-up moves it."""
+        now_ms = self._store.clock.boot_ms()
+        if self._earliest is None or now_ms - self._earliest[0] > RARELY_MS:
+            if self._live is None:
+                self._live = Reading(
+                    self._base, self._store, self._window_ms, shown_now_ms(self._store)
+                )
+            cluster = self._live.cluster
+            tables = [*cluster.shard_tables(), *cluster.topic_names()]
+            self._earliest = now_ms, earliest_ms(self._store, CLUSTER, tables)
+        return self._earliest[1]
+
+
+class Reading:
+    """One cluster that is read again and again, now or as of a time, and what is remembered."""
+
+    def __init__(
+        self,
+        base: Cluster,
+        store: ReadOnlyStore,
+        window_ms: int,
+        now_ms: int,
+        *,
+        as_of_ms: int | None = None,
+    ) -> None:
+        self.as_of_ms = as_of_ms
+        self._store = store
+        self._recent = Recent(window_ms, now_ms)
+        settings = replace(base.settings, watch=self._recent.watch)
+        self.cluster = Cluster.open(store, settings=settings)
+        self._looks = RememberedLooks(self.cluster)
+        self._counted: dict[str, tuple[int, Counted]] = {}
+
+    def read(self) -> Moment:
+        """The newest state, and what led to it."""
+        cluster = self.cluster
+        state = read_root(cluster, looks=self._looks, as_of_ms=self.as_of_ms)
+        heads = self._heads(state)
+        self._recent.fill(self._store, heads, state.now_ms)
+        window, changes = self._recent.window, self._recent.changes()
+        problems = find_problems(state)
+        records = {
+            name: found
+            for name, some in changes.topics.items()
+            if (found := list(new_records(some, window)))
+        }
+        ids = _ids(state, changes)
+        readers = readers_of(state)
+        topics = {
+            name: topic_moment(
+                facts,
+                self._count(cluster.topic_log(name)),
+                readers.get(name, {}),
+                records.get(name, ()),
+                {ids[pid] for one in records.get(name, ()) if (pid := one.producer_id) in ids},
+                window,
+            )
+            for name, facts in sorted(state.topics.items())
+            if not facts.is_deleted
+        }
+        groups = {
+            name: group_moment(group, state_of(group).value, state, problems, changes, window)
+            for name, group in sorted(state.groups.items())
+            if not is_gone(group)
+        }
+        of_spark = queries(state, changes.rows)
+        all_lanes = lanes(state, changes.rows, changes.published(), window)
+        return Moment(
+            root=cluster.root,
+            cluster_id=cluster.cluster_id,
+            at_ms=state.now_ms,
+            since_ms=window.since_ms,
+            earliest_ms=-1,
+            is_now=self.as_of_ms is None,
+            problems=problems,
+            lanes=all_lanes,
+            topics=topics,
+            groups=groups,
+            queries=of_spark,
+            flow=flow(state, records, changes, groups, of_spark, problems, ids, window),
+            upkeep=self._upkeep(state, heads),
+            notes=self._notes(state, changes, len(all_lanes)),
+        )
+
+    def _heads(self, state: RootState) -> dict[str, int]:
+        """The newest version of each table that could be read."""
+        logs = [*self._rows(), *(self.cluster.topic_log(name) for name in state.topics)]
+        return {log.path: log.log.version for log in logs if log.path not in state.unreadable}
+
+    def _rows(self) -> Sequence[TransactionLog | OffsetsLog]:
+        return self.cluster.opened_shards()
+
+    def _count(self, log: TopicLog) -> Counted:
+        known = self._counted.get(log.name)
+        if known is None or known[0] != log.log.version:
+            small_files = self._looks.small_files(log)
+            counted = Counted(count_partitions(log.view), small_files, own_configs(log.config))
+            known = self._counted[log.name] = log.log.version, counted
+        return known[1]
+
+    def _upkeep(self, state: RootState, heads: Mapping[str, int]) -> UpkeepMoment | None:
+        if state.upkeep is None:
+            return None
+        tables = []
+        for name in sorted(state.topics.keys() & heads.keys()):
+            log = self.cluster.topic_log(name)
+            counted, txns = self._count(log), log.view.txns
+            tables.append(
+                TableUpkeep(
+                    table=name,
+                    version=log.log.version,
+                    num_files=sum(one.num_files for one in counted.partitions),
+                    size_bytes=sum(one.size_bytes for one in counted.partitions),
+                    small_files=counted.small_files,
+                    vacuumed_ms=txns.vacuumed_ms,
+                    vacuum_age_ms=txns.vacuum_age_ms,
+                )
+            )
+        for shard in self._rows():
+            sizes, txns = shard.view.sizes, shard.view.txns
+            numbers = len(sizes), sum(sizes.values()), 0
+            tables.append(
+                TableUpkeep(
+                    shard.path, shard.log.version, *numbers, txns.vacuumed_ms, txns.vacuum_age_ms
+                )
+            )
+        return UpkeepMoment(*state.upkeep, state.free_bytes, tables)
+
+    def _notes(self, state: RootState, changes: Changes, num_lanes: int) -> list[str]:
+        notes = [] if self.as_of_ms is None else list(AS_OF)
+        notes += [
+            f"{table} cannot be read, and is left out: {why}"
+            for table, why in sorted(state.unreadable.items())
+        ]
+        if changes.cut:
+            tables = ", ".join(sorted(changes.cut))
+            notes.append(f"Only the newest commits of the window are shown of {tables}.")
+        if num_lanes == LANES_MAX:
+            notes.append(f"The timeline shows the {LANES_MAX} ids that did something last.")
+        if self._store.is_remote and self.as_of_ms is None:
+            notes.append("Ages are by this machine's clock.")
+        return notes
+
+
+def _ids(state: RootState, changes: Changes) -> dict[int, str]:
+    """Producer id -> transactional.id."""
+    found = {row.producer_id: row.transactional_id for row in state.rows}
+    for name, some in changes.rows.items():
+        for change in some:
+            if change.row is not None:
+                found.setdefault(change.row.producer_id, name)
+    return found

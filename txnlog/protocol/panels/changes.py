@@ -1,0 +1,188 @@
+"""What the commits of the last minutes say, in a compact form: the history behind the panels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from txnlog.protocol.batches import ONGOING, BatchHeader
+from txnlog.protocol.metadata import ProducerIdAndEpoch
+from txnlog.protocol.moments import Point
+from txnlog.protocol.stories import RowChange
+
+POINTS_MAX = 60
+"""Points of a line over a window."""
+
+
+class Window(NamedTuple):
+    """The time that the panels show."""
+
+    since_ms: int
+    until_ms: int
+
+    @property
+    def length_ms(self) -> int:
+        return max(1, self.until_ms - self.since_ms)
+
+    def ends(self) -> list[int]:
+        """The ends of POINTS_MAX steps of equal length."""
+        return [
+            self.since_ms + self.length_ms * (step + 1) // POINTS_MAX for step in range(POINTS_MAX)
+        ]
+
+
+class Appended(NamedTuple):
+    """The batches that one commit gives one producer's status in a partition."""
+
+    partition: int
+    transaction: ProducerIdAndEpoch
+    status: str
+    base_offset: int
+    last_offset: int
+
+
+class TopicChange(NamedTuple):
+    """A commit to a topic; `transaction` is that of a marker, or of a producer."""
+
+    at_ms: int
+    version: int
+    operation: str
+    transaction: ProducerIdAndEpoch
+    appended: Sequence[Appended]
+
+
+class GroupChange(NamedTuple):
+    """A commit's change of a group: its offsets, topic -> partition -> offset."""
+
+    at_ms: int
+    version: int
+    group_id: str
+    positions: Mapping[str, Mapping[int, int]]
+
+
+Change = TopicChange | GroupChange | RowChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """The commits of a window, each list in order; `rows` by id, `topics` and `groups` by name.
+
+    A list may begin with the one before the window.
+
+    `cut` are tables of which only the newest commits of the window were read, and from when on.
+    """
+
+    rows: Mapping[str, Sequence[RowChange]] = field(default_factory=dict)
+    topics: Mapping[str, Sequence[TopicChange]] = field(default_factory=dict)
+    groups: Mapping[str, Sequence[GroupChange]] = field(default_factory=dict)
+    cut: Mapping[str, int] = field(default_factory=dict)
+
+    def published(self) -> dict[ProducerIdAndEpoch, int]:
+        """When the last topic got the marker of a transaction."""
+        found: dict[ProducerIdAndEpoch, int] = {}
+        for changes in self.topics.values():
+            for change in changes:
+                if change.operation == MARKERS:
+                    known = found.get(change.transaction, change.at_ms)
+                    found[change.transaction] = max(known, change.at_ms)
+        return found
+
+
+MARKERS = "WRITE TXN MARKERS"
+REWRITES = ("COMPACT", "REPAIR")
+
+
+def appended(headers: Iterable[BatchHeader]) -> tuple[Appended, ...]:
+    """The batches of a commit, those of a producer in a partition as one."""
+    found: dict[tuple[int, int, int, str], Appended] = {}
+    for header in headers:
+        key = header.partition, header.producer_id, header.producer_epoch, header.status
+        known = found.get(key)
+        first, last = header.base_offset, header.last_offset
+        if known is not None:
+            first, last = min(first, known.base_offset), max(last, known.last_offset)
+        transaction = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+        found[key] = Appended(header.partition, transaction, header.status, first, last)
+    return tuple(found.values())
+
+
+class NewRecords(NamedTuple):
+    """Records that came into a partition."""
+
+    at_ms: int
+    producer_id: int
+    partition: int
+    records: int
+
+
+def new_records(changes: Sequence[TopicChange], window: Window) -> Iterator[NewRecords]:
+    """What commits brought in a window, without what they wrote again: a marker does."""
+    ends: dict[int, int] = {}
+    for change in changes:
+        if change.operation in REWRITES:
+            continue
+        for one in sorted(change.appended, key=lambda one: one.base_offset):
+            first = max(one.base_offset, ends.get(one.partition, 0))
+            count = one.last_offset + 1 - first
+            if count > 0:
+                ends[one.partition] = one.last_offset + 1
+                if change.at_ms >= window.since_ms:
+                    producer_id = one.transaction.producer_id
+                    yield NewRecords(change.at_ms, producer_id, one.partition, count)
+
+
+def stable_ends(changes: Sequence[TopicChange]) -> Iterator[tuple[int, int, int]]:
+    """(time, partition, last stable offset) after each commit that moves it."""
+    ends: dict[int, int] = {}
+    open_at: dict[tuple[int, int], int] = {}
+    for change in changes:
+        if change.operation in REWRITES:
+            continue
+        touched = {one.partition for one in change.appended}
+        for one in change.appended:
+            ends[one.partition] = max(ends.get(one.partition, 0), one.last_offset + 1)
+            key = one.partition, one.transaction.producer_id
+            if one.status == ONGOING:
+                open_at[key] = min(open_at.get(key, one.base_offset), one.base_offset)
+            else:
+                open_at.pop(key, None)
+        for partition in sorted(touched):
+            held = [first for (number, _), first in open_at.items() if number == partition]
+            yield change.at_ms, partition, min([ends[partition], *held])
+
+
+def first_offsets(changes: Sequence[TopicChange]) -> dict[int, int]:
+    """The end of each partition before the first of these commits that appended there."""
+    found: dict[int, int] = {}
+    for change in changes:
+        for one in change.appended:
+            found.setdefault(one.partition, one.base_offset)
+    return found
+
+
+def rates(records: Sequence[NewRecords], window: Window) -> list[Point]:
+    """Records per second in each step of a window; [] if there are none."""
+    if not records:
+        return []
+    ends, sums = window.ends(), [0] * POINTS_MAX
+    for one in records:
+        step = (one.at_ms - window.since_ms) * POINTS_MAX // window.length_ms
+        sums[max(0, min(step, POINTS_MAX - 1))] += one.records
+    starts = [window.since_ms, *ends[:-1]]
+    seconds = window.length_ms / POINTS_MAX / 1000
+    return [Point(at, count / seconds) for at, count in zip(starts, sums, strict=True)]
+
+
+def thinned(points: Sequence[Point], window: Window) -> list[Point]:
+    """The last value of each step of a window, where it is another one than before."""
+    found: list[Point] = []
+    at = 0
+    value: float | None = None
+    for end in window.ends():
+        while at < len(points) and points[at].at_ms <= end:
+            value = points[at].value
+            at += 1
+        if value is not None and (not found or found[-1].value != value):
+            found.append(Point(end, value))
+    return found
