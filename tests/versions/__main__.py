@@ -18,7 +18,6 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
 
 from conf.setup_env import SetupError, pip_of, python_version
 from tests.versions.records import ROOT, read_records, write_record
@@ -126,14 +125,13 @@ def found_in(report: Path) -> dict[str, int]:
     suite = tree.getroot().find("testsuite")
     assert suite is not None
     counts = {name: int(suite.get(name, 0)) for name in ("tests", "skipped", "errors", "failures")}
-    properties: dict[str, Any] = {
-        one.get("name", ""): int(one.get("value", "0")) for one in tree.iter("property")
-    }
+    sums = {"kills": 0, "interrupted": 0}
+    for one in tree.iter("property"):
+        sums[one.get("name", "")] += int(one.get("value", "0"))
     return {
         "passed": counts["tests"] - counts["skipped"] - counts["errors"] - counts["failures"],
         "skipped": counts["skipped"],
-        "kills": properties["kills"],
-        "interrupted": properties["interrupted"],
+        **sums,
     }
 
 
