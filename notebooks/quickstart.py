@@ -20,7 +20,7 @@
 # transaction: both topics and the source offsets change together, or nothing does. There is no
 # broker; all data is in Delta tables below one folder.
 #
-# Needs Java 17 and a kernel of the project's environment, see `docs/README.md`.
+# Needs Java 17 and a kernel of the project's environment, see `docs/deploying.md`.
 
 # %%
 import os

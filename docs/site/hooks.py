@@ -12,9 +12,10 @@ import shutil
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
-import command_pages
+import diagram_lists
 import notebook_pages
 import trace_pages
 from mkdocs.config.defaults import MkDocsConfig
@@ -38,7 +39,9 @@ IMPORTED = {
 LANGUAGES = {".py": "python", ".json": "json", ".yaml": "yaml", ".toml": "toml", ".sh": "bash"}
 
 _DIAGRAM = re.compile(r"<!-- diagram: (?P<path>\S+), (?P<heading>.+?) -->")
+_TAB = re.compile(r"<!-- tab: (?P<title>.+?), (?P<path>\S+), (?P<heading>.+?) -->")
 _LINK = re.compile(r"(?P<start>\]\()(?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?(?=\))")
+_CELL_CODE = re.compile(r"<td[^>]*>.*?</td>", re.DOTALL)
 _FENCED = re.compile(r"^( *)(```+).*?^\1\2", re.DOTALL | re.MULTILINE)
 
 
@@ -57,7 +60,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made from files elsewhere, and expand the menu."""
     contents = {page.src_uri: page.content_string for page in files.documentation_pages()}
     origins = {uri: f"docs/{uri}" for uri in contents}
-    _add(files, config, "reference/commands.md", command_pages.page())
     for path, uri in IMPORTED.items():
         _add(files, config, uri, (ROOT / path).read_text(), origin=path)
         contents[uri], origins[uri] = (ROOT / path).read_text(), path
@@ -76,9 +78,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to files of the repository become links to their pages."""
+    """Blocks of other documents, and links to files of the repository as links to their pages."""
     origin = _origin(page.file)
-    markdown = _DIAGRAM.sub(lambda found: _diagram(found["path"], found["heading"]), markdown)
+    markdown = _TAB.sub(_tab, markdown)
+    markdown = _DIAGRAM.sub(lambda found: _block(found["path"], found["heading"]), markdown)
 
     def replaced(found: re.Match[str]) -> str:
         path = _path(origin, found["target"])
@@ -91,8 +94,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     parts, end = [], 0
     for fence in _FENCED.finditer(markdown):
         parts += [_LINK.sub(replaced, markdown[end : fence.start()]), fence[0]]
+        parts += [diagram_lists.steps(fence[0])]
         end = fence.end()
     return "".join([*parts, _LINK.sub(replaced, markdown[end:])])
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """In a table a bar is written as `\\|`, of which code shows both, but not on GitHub."""
+    return _CELL_CODE.sub(lambda found: found[0].replace("\\|", "|"), html)
 
 
 def on_post_build(config: MkDocsConfig) -> None:
@@ -128,13 +137,20 @@ def _add_linked(
                 _add(files, config, f"files/{path}.md", page, origin=path)
 
 
-def _diagram(path: str, heading: str) -> str:
-    """The first diagram below a heading of another document, so that there is one version of it."""
-    text = (ROOT / path).read_text()
-    section = text[text.index(f"\n## {heading}\n") :]
-    found = re.search(r"^```mermaid\n.*?^```$", section, re.DOTALL | re.MULTILINE)
-    assert found is not None, f"{path}, {heading}: no diagram"
-    return found[0]
+def _tab(found: re.Match[str]) -> str:
+    """A tab with a block of another document, whose test runs it."""
+    return f'=== "{found["title"]}"\n\n' + indent(_block(found["path"], found["heading"]), "    ")
+
+
+def _block(path: str, heading: str) -> str:
+    """The first block below a heading of another document, so that there is one version of it."""
+    found = re.search(
+        rf"^#+ {re.escape(heading)}\n.*?(^```\w+\n.*?^```$)",
+        (ROOT / path).read_text(),
+        re.DOTALL | re.MULTILINE,
+    )
+    assert found is not None, f"{path}, {heading}: no block"
+    return found[1]
 
 
 def _source_page(path: str, text: str) -> str:

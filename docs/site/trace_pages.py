@@ -61,8 +61,13 @@ def _diagram(steps: list[tuple[str, list[str]]]) -> list[str]:
         if command.startswith("wait "):
             arrows.append(f"Note over {people[0]}: {command.split()[1]} s pass")
     head = [f"participant {who} as process {who}" for who in people]
-    head += [f"participant t{number} as {table}" for number, table in enumerate(tables)]
+    head += [f"participant t{number} as {_broken(table)}" for number, table in enumerate(tables)]
     return ["sequenceDiagram", *(f"    {line}" for line in [*head, *arrows])]
+
+
+def _broken(table: str) -> str:
+    """Its name in two lines, where it is long."""
+    return re.sub(r"(?<=[a-z])_", "<br/>_", table)
 
 
 def _write(parts: dict[str, str], ids: dict[str, str]) -> str:
@@ -75,9 +80,10 @@ def _lost(parts: dict[str, str], ids: dict[str, str]) -> str:
 
 
 def _end(parts: dict[str, str], ids: dict[str, str]) -> str:
-    how = f"{parts['who']} {parts['how']}"
+    how = parts["how"]
     if parts["table"]:
-        how += f" before {parts['what']} to {parts['table']}"
+        # Words that a narrow note can break.
+        how += f" before {parts['what']} to {parts['table'].strip('_')}".replace("_", " ")
     return f"Note over {parts['who']}: {how}"
 
 

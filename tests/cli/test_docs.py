@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 from typer.main import get_command
 
@@ -17,20 +18,39 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "cli.md").read_text()
 
 
+def shown() -> dict[str, Any]:
+    """Every command by its full name."""
+    return {
+        f"{name} {child_name}".strip(): child
+        for name, command in get_command(app).commands.items()  # type: ignore[attr-defined]
+        for child_name, child in getattr(command, "commands", {"": command}).items()
+    }
+
+
 def commands() -> dict[str, set[str]]:
-    """Every command by its full name, with its options."""
-    found: dict[str, set[str]] = {}
-    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
-        for child_name, child in getattr(command, "commands", {"": command}).items():
-            options = {option for parameter in child.params for option in parameter.opts}
-            found[f"{name} {child_name}".strip()] = options
-    return found
+    """The options of every command."""
+    return {
+        name: {option for parameter in command.params for option in parameter.opts}
+        for name, command in shown().items()
+    }
 
 
 def test_every_command_is_in_the_docs() -> None:
     """Users do not find an undocumented command."""
     for name in commands():
         assert f"`{name} " in PAGE or f"`{name}`" in PAGE or f"txnlog {name}" in PAGE, name
+
+
+def test_every_option_is_in_the_docs() -> None:
+    """The page is the only list of them, but for `--help`."""
+    named = set(re.findall(r"(?<![\w-])--?[a-zA-Z][a-zA-Z.-]*", PAGE))
+    missing = [
+        f"{name} {parameter.opts[0]}"
+        for name, command in shown().items()
+        for parameter in command.params
+        if parameter.opts[0].startswith("-") and not named & set(parameter.opts)
+    ]
+    assert not missing
 
 
 def test_every_option_in_the_docs_exists() -> None:

@@ -84,9 +84,9 @@ def test_blocks_of_the_sql_page_run(spark: SparkSession, lake: str) -> None:
             run(block, names, lake)
             assert names["orders"].count() == 3
         elif block.language == "sql":
-            for statement in block.text.split(";"):
+            for statement in code(block, lake).split(";"):
                 if statement.strip():
-                    spark.sql(code(block, lake) if ";" not in block.text else statement).collect()
+                    spark.sql(statement).collect()
     names["views"].drop()
 
 

@@ -4,7 +4,7 @@ Each method decides with a pure function of txnlog.protocol, persists by compare
 only then continues. Tests kill the process between any two writes, at each `failpoint.reach`; see
 ARCHITECTURE.md.
 
-    once    groups.tickets         a run registers in the group's row before its first offsets
+    ticket  groups.tickets         once per run, before its first offsets: in the group's row
     step 1  PREPARE_COMMIT         the decision, with all that is needed to finish
     step 2  marker commits         one per topic: data and marker appear together
     step 3  offsets marker         the group's row gets the offsets; the commit returns
