@@ -9,12 +9,22 @@ from txnlog.admin.ages import shown_now_ms
 from txnlog.admin.groups import state_of
 from txnlog.admin.looks import RARELY_MS, RememberedLooks
 from txnlog.admin.recent import Recent
+from txnlog.admin.record_moments import Asked, newest_records, offset_of_time, records_from
 from txnlog.admin.root_state import read_root
+from txnlog.admin.transaction_moments import transaction_moment
 from txnlog.cluster import Cluster
-from txnlog.errors import ConfigError
+from txnlog.consuming.lookups import check_partition
+from txnlog.errors import ConfigError, ObjectNotFoundError
 from txnlog.protocol.diagnosis import find_problems
 from txnlog.protocol.group_changes import is_gone
-from txnlog.protocol.moments import Moment, TableUpkeep, UpkeepMoment
+from txnlog.protocol.metadata import ProducerIdAndEpoch
+from txnlog.protocol.moments import (
+    Moment,
+    RecordMoment,
+    TableUpkeep,
+    TransactionMoment,
+    UpkeepMoment,
+)
 from txnlog.protocol.panels.changes import Changes, new_records
 from txnlog.protocol.panels.queries import flow, queries
 from txnlog.protocol.panels.timeline import LANES_MAX, lanes
@@ -77,11 +87,60 @@ class Moments:
 
     def at(self, at_ms: int) -> Moment:
         """The root as of a time. Raises ConfigError for one that no log shows any more."""
-        if at_ms >= shown_now_ms(self._store):
+        reading = self._reading(at_ms)
+        if reading is self._live:
             return self.now()
-        return replace(self._reading(at_ms).read(), earliest_ms=self._earliest_ms())
+        return replace(reading.read(), earliest_ms=self._earliest_ms())
 
-    def _reading(self, at_ms: int) -> Reading:
+    def transaction(
+        self, transaction: ProducerIdAndEpoch, *, at_ms: int | None = None
+    ) -> TransactionMoment:
+        """One transaction, as far as it is known. Raises TransactionalIdNotFoundError."""
+        reading = self._reading(at_ms)
+        return transaction_moment(reading.cluster, transaction, reading.changes())
+
+    def records(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        offset: int | None = None,
+        timestamp_ms: int | None = None,
+        key: bytes | None = None,
+        count: int = 20,
+        with_values: bool = False,
+        at_ms: int | None = None,
+    ) -> list[RecordMoment]:
+        """Records from an offset or a time on; the newest ones, with a key those that have it.
+
+        Raises UnknownTopicOrPartitionError, ConfigError if the files of then are gone.
+        """
+        reading = self._reading(at_ms)
+        log = reading.cluster.topic(topic)
+        check_partition(log, partition)
+        asked = Asked(partition, count, with_values)
+        recent = reading.changes().topics.get(topic, ())
+        try:
+            if timestamp_ms is not None:
+                offset = offset_of_time(log, partition, timestamp_ms)
+            if offset is not None:
+                return records_from(log, asked, offset, recent)
+            return newest_records(log, asked, recent, key)
+        except ObjectNotFoundError as error:
+            if at_ms is None:
+                raise
+            raise ConfigError(
+                f"{topic}, partition {partition}: files of then have been deleted since, by "
+                "retention, compaction and vacuum. Ask for a later time.",
+                topic=topic,
+            ) from error
+
+    def _reading(self, at_ms: int | None) -> Reading:
+        """That of now, which has been read, or of a time."""
+        if at_ms is None or at_ms >= shown_now_ms(self._store):
+            self.now()
+            assert self._live is not None
+            return self._live
         if self._then is None or self._then.as_of_ms != at_ms:
             earliest = self._earliest_ms()
             if at_ms < earliest:
@@ -128,6 +187,7 @@ class Reading:
         self.cluster = Cluster.open(store, settings=settings)
         self._looks = RememberedLooks(self.cluster)
         self._counted: dict[str, tuple[int, Counted]] = {}
+        self._is_read = False
 
     def read(self) -> Moment:
         """The newest state, and what led to it."""
@@ -135,6 +195,7 @@ class Reading:
         state = read_root(cluster, looks=self._looks, as_of_ms=self.as_of_ms)
         heads = self._heads(state)
         self._recent.fill(self._store, heads, state.now_ms)
+        self._is_read = True
         window, changes = self._recent.window, self._recent.changes()
         problems = find_problems(state)
         records = {
@@ -179,6 +240,12 @@ class Reading:
             upkeep=self._upkeep(state, heads),
             notes=self._notes(state, changes, len(all_lanes)),
         )
+
+    def changes(self) -> Changes:
+        """What has been read of the window."""
+        if not self._is_read:
+            self.read()
+        return self._recent.changes()
 
     def _heads(self, state: RootState) -> dict[str, int]:
         """The newest version of each table that could be read."""
@@ -233,6 +300,9 @@ class Reading:
         if changes.cut:
             tables = ", ".join(sorted(changes.cut))
             notes.append(f"Only the newest commits of the window are shown of {tables}.")
+        if self._recent.cleaned:
+            tables = ", ".join(self._recent.cleaned)
+            notes.append(f"Log clean-up has deleted a part of the window's history of {tables}.")
         if num_lanes == LANES_MAX:
             notes.append(f"The timeline shows the {LANES_MAX} ids that did something last.")
         if self._store.is_remote and self.as_of_ms is None:
