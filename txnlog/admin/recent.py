@@ -34,6 +34,8 @@ COMMITS_MAX = 1_000
 """Commits of a table that are remembered, the newest ones."""
 _ROUNDS = (1, 16, *([64] * (COMMITS_MAX // 64 + 1)))
 """Commits of a table that are read at once, when it was opened: most tables need one."""
+_READ_AT_ONCE = 128
+"""Commits of all tables that are in memory at once."""
 
 C = TypeVar("C", RowChange, TopicChange, GroupChange)
 
@@ -84,12 +86,14 @@ class Recent:
             wanted = [(table, version) for table, some in missing.items() for version in some]
             if not wanted:
                 break
-            read = store.together([partial(_read, store, *one) for one in wanted])
-            for (table, _), commit in zip(wanted, read, strict=True):
-                if commit is None:
-                    ended.add(table)
-                else:
-                    self.watch(table, commit)
+            for at in range(0, len(wanted), _READ_AT_ONCE):
+                some = wanted[at : at + _READ_AT_ONCE]
+                read = store.together([partial(_read, store, *one) for one in some])
+                for (table, _), commit in zip(some, read, strict=True):
+                    if commit is None:
+                        ended.add(table)
+                    else:
+                        self.watch(table, commit)
         self._ended = {table for table in ended if len(self._missing(table, heads[table], 1))}
         for table, head in heads.items():
             self._forget(table, head)
