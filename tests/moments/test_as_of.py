@@ -117,3 +117,17 @@ def test_long_log_is_searched_in_few_requests() -> None:
     for number in (0, 31, 59):
         moment = lake.moments().at(times[number])
         assert moment.topics["orders"].partitions[0].high_watermark == number + 1
+
+
+def test_later_moment_is_read_from_the_one_before() -> None:
+    """Fifty moments of a root with a thousand topics must not open its logs fifty times."""
+    lake = Lake()
+    recorded = taken(lake, lake.moments())
+    cluster = lake.process()
+    moments = Moments(cluster)
+    moments.at(recorded[0].at_ms)
+    calls = cluster.store.calls  # type: ignore[attr-defined]
+    calls.clear()
+    check_same(recorded[1:6], moments)
+    known = {f"{table}/_delta_log" for table in ("orders", "stock", "__cluster")}
+    assert not known & {path for verb, path in calls if verb == "list"}

@@ -45,6 +45,8 @@ from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
 from txnlog.storage.tables.topic_log import TopicLog
 
 WINDOW_MS = 900_000
+ADVANCED_MS_MAX = 3_600_000
+"""From one moment to one so much later, logs are tailed; else they are opened again."""
 
 AS_OF = (
     "Each table is at its version of then, by its writers' clocks: between two tables "
@@ -150,8 +152,9 @@ class Moments:
                     "commits that are older than the log retention.",
                     earliest_ms=earliest,
                 )
-            store = StoreAsOf(self._base.store, at_ms)
-            self._then = Reading(self._base, store, self._window_ms, at_ms, as_of_ms=at_ms)
+            if self._then is None or not self._then.advance(at_ms):
+                store = StoreAsOf(self._base.store, at_ms)
+                self._then = Reading(self._base, store, self._window_ms, at_ms, as_of_ms=at_ms)
         return self._then
 
     def _earliest_ms(self) -> int:
@@ -240,6 +243,16 @@ class Reading:
             upkeep=self._upkeep(state, heads),
             notes=self._notes(state, changes, len(all_lanes)),
         )
+
+    def advance(self, at_ms: int) -> bool:
+        """Go on from one time to a later one, soon after it; False: read the root again."""
+        since_ms = self.as_of_ms
+        if since_ms is None or not since_ms < at_ms <= since_ms + ADVANCED_MS_MAX:
+            return False
+        assert isinstance(self._store, StoreAsOf)
+        self._store.advance(at_ms)
+        self.as_of_ms, self._is_read = at_ms, False
+        return True
 
     def changes(self) -> Changes:
         """What has been read of the window."""

@@ -20,6 +20,8 @@ from txnlog.storage.store.read_only import ReadOnlyStore
 
 _LOG_FILE = re.compile(r"(.+)/_delta_log/(?:([0-9]{20})\.[^/]*|_last_checkpoint)\Z")
 _LOG_FOLDER = "/_delta_log"
+_STEPS_MAX = 16
+"""Commits since an earlier time that are read in turn; a log with more is listed."""
 
 
 class StoreAsOf(ReadOnlyStore):
@@ -32,6 +34,13 @@ class StoreAsOf(ReadOnlyStore):
         super().__init__(base)
         self.at_ms = at_ms
         self._versions: dict[str, int] = {}
+        self._before: dict[str, int] = {}
+
+    def advance(self, at_ms: int) -> None:
+        """Go on to a later time: logs that were read are tailed from where they were."""
+        self.at_ms = at_ms
+        self._before |= self._versions
+        self._versions = {}
 
     def get(self, path: str) -> bytes:
         self._check(path)
@@ -69,8 +78,9 @@ class StoreAsOf(ReadOnlyStore):
     def _version(self, table: str) -> int:
         """The newest version of a table then; -1: it had none."""
         if table not in self._versions:
-            files = log_of(self._base, table)
-            found = version_at(self._base, files, self.at_ms)
+            found = self._next(table)
+            if found is None:
+                found = version_at(self._base, log_of(self._base, table), self.at_ms)
             if found is None:
                 raise ConfigError(
                     f"{self.url}/{table}: its log was cleaned up, and no longer shows how the "
@@ -79,6 +89,18 @@ class StoreAsOf(ReadOnlyStore):
                 )
             self._versions[table] = found
         return self._versions[table]
+
+    def _next(self, table: str) -> int | None:
+        """From its version before, if few commits were made since; None: not known."""
+        version = self._before.get(table, -1)
+        for after in range(version + 1, version + 1 + _STEPS_MAX) if version >= 0 else ():
+            try:
+                if made_ms(self._base, table, after) > self.at_ms:
+                    return after - 1
+            except ObjectNotFoundError:
+                # The head; or commits that were cleaned up.
+                return after - 1 if self._base.exists(commit_path(table, after - 1)) else None
+        return None
 
 
 def log_of(store: ObjectStore, table: str) -> LogFiles:
