@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -193,6 +194,48 @@ def test_damaged_topic_is_a_problem_and_a_note(tmp_path: Path) -> None:
     assert [one.kind for one in moment.problems] == [ProblemKind.DAMAGE]
     assert list(moment.topics) == ["stock"]
     assert any(note.startswith("orders cannot be read") for note in moment.notes)
+
+
+def test_damage_of_now_does_not_hide_what_was_before(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    produce(disk, records=3)
+    disk.later(1_000)
+    recorded = Moments(disk.process()).now()
+    disk.later(1_000)
+    produce(disk, "other")
+    newest = max(tmp_path.joinpath("orders", "_delta_log").glob("*.json"))
+    newest.write_bytes(newest.read_bytes()[:-9])
+    # Its time is that of the machine's clock, which is behind that of the test.
+    os.utime(newest, (disk.clock.now_ms() / 1000,) * 2)
+    moments = Moments(disk.process())
+    assert list(moments.now().topics) == ["stock"]
+    again = moments.at(recorded.at_ms)
+    assert again.topics == recorded.topics
+    assert again.problems == []
+
+
+def test_table_of_another_tool_is_left_out(tmp_path: Path) -> None:
+    """Its log may be cleaned up as that tool likes: that must not hide our past."""
+    disk = Disk(tmp_path)
+    produce(disk)
+    disk.later(1_000)
+    recorded = Moments(disk.process()).now()
+    disk.later(1_000)
+    foreign = tmp_path / "foreign" / "_delta_log"
+    foreign.mkdir(parents=True)
+    commit = '{"commitInfo":{"timestamp":1,"operation":"WRITE"}}\n'
+    foreign.joinpath(f"{7:020}.json").write_text(commit)
+    plain = tmp_path / "other" / "_delta_log"
+    plain.mkdir(parents=True)
+    plain.joinpath(f"{0:020}.json").write_text(
+        '{"protocol":{"minReaderVersion":1,"minWriterVersion":2}}\n'
+        '{"metaData":{"id":"x","schemaString":"","partitionColumns":[],"configuration":{}}}\n'
+    )
+    moments = Moments(disk.process())
+    moment = moments.now()
+    assert "other" not in moment.topics
+    assert moment.earliest_ms == recorded.earliest_ms
+    assert moments.at(recorded.at_ms).topics == recorded.topics
 
 
 def test_nothing_is_written() -> None:

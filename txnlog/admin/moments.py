@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from txnlog.admin.ages import shown_now_ms
@@ -45,6 +45,7 @@ from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
 from txnlog.storage.tables.topic_log import TopicLog
 
 WINDOW_MS = 900_000
+RECORDS_MAX = 10_000
 ADVANCED_MS_MAX = 3_600_000
 """From one moment to one so much later, logs are tailed; else they are opened again."""
 
@@ -81,7 +82,7 @@ class Moments:
         if self._live is None:
             self._live = Reading(self._base, store, self._window_ms, shown_now_ms(store))
         moment = self._live.read()
-        self._last = replace(moment, earliest_ms=self._earliest_ms())
+        self._last = replace(moment, earliest_ms=self._earliest_ms(self._live))
         topics = max(1, len(moment.topics))
         interval_ms = poll_interval_ms(None, is_remote=store.is_remote, topics=topics)
         self._due_ms = clock.boot_ms() + interval_ms * (store.requests - before) // topics
@@ -90,9 +91,9 @@ class Moments:
     def at(self, at_ms: int) -> Moment:
         """The root as of a time. Raises ConfigError for one that no log shows any more."""
         reading = self._reading(at_ms)
-        if reading is self._live:
+        if self._live is None or reading is self._live:
             return self.now()
-        return replace(reading.read(), earliest_ms=self._earliest_ms())
+        return replace(reading.read(), earliest_ms=self._earliest_ms(self._live))
 
     def transaction(
         self, transaction: ProducerIdAndEpoch, *, at_ms: int | None = None
@@ -115,12 +116,13 @@ class Moments:
     ) -> list[RecordMoment]:
         """Records from an offset or a time on; the newest ones, with a key those that have it.
 
+        `count` is at most RECORDS_MAX.
         Raises UnknownTopicOrPartitionError, ConfigError if the files of then are gone.
         """
         reading = self._reading(at_ms)
         log = reading.cluster.topic(topic)
         check_partition(log, partition)
-        asked = Asked(partition, count, with_values)
+        asked = Asked(partition, max(1, min(count, RECORDS_MAX)), with_values)
         recent = reading.changes().topics.get(topic, ())
         try:
             if timestamp_ms is not None:
@@ -143,8 +145,13 @@ class Moments:
             self.now()
             assert self._live is not None
             return self._live
+        if self._last is None or self._live is None or at_ms > self._last.at_ms:
+            # Which tables are the cluster's.
+            self._due_ms = 0
+            self.now()
+        assert self._live is not None
         if self._then is None or self._then.as_of_ms != at_ms:
-            earliest = self._earliest_ms()
+            earliest = self._earliest_ms(self._live)
             if at_ms < earliest:
                 raise ConfigError(
                     f"The logs of {self._store.url} no longer show what was at {at_ms} ms: the "
@@ -152,22 +159,17 @@ class Moments:
                     "commits that are older than the log retention.",
                     earliest_ms=earliest,
                 )
-            if self._then is None or not self._then.advance(at_ms):
-                store = StoreAsOf(self._base.store, at_ms)
+            tables = self._live.tables
+            if self._then is None or not self._then.advance(at_ms, tables):
+                store = StoreAsOf(self._base.store, at_ms, tables)
                 self._then = Reading(self._base, store, self._window_ms, at_ms, as_of_ms=at_ms)
         return self._then
 
-    def _earliest_ms(self) -> int:
+    def _earliest_ms(self, live: Reading) -> int:
         """Asked again now and then: clean-up moves it."""
         now_ms = self._store.clock.boot_ms()
         if self._earliest is None or now_ms - self._earliest[0] > RARELY_MS:
-            if self._live is None:
-                self._live = Reading(
-                    self._base, self._store, self._window_ms, shown_now_ms(self._store)
-                )
-            cluster = self._live.cluster
-            tables = [*cluster.shard_tables(), *cluster.topic_names()]
-            self._earliest = now_ms, earliest_ms(self._store, CLUSTER, tables)
+            self._earliest = now_ms, earliest_ms(self._store, CLUSTER, live.tables)
         return self._earliest[1]
 
 
@@ -191,12 +193,15 @@ class Reading:
         self._looks = RememberedLooks(self.cluster)
         self._counted: dict[str, tuple[int, Counted]] = {}
         self._is_read = False
+        self.tables: Collection[str] = ()
+        """Those of the cluster that there are, also deleted topics and damaged tables."""
 
     def read(self) -> Moment:
         """The newest state, and what led to it."""
         cluster = self.cluster
         state = read_root(cluster, looks=self._looks, as_of_ms=self.as_of_ms)
         heads = self._heads(state)
+        self.tables = {CLUSTER, *cluster.shard_tables(), *state.topics, *state.unreadable}
         self._recent.fill(self._store, heads, state.now_ms)
         self._is_read = True
         window, changes = self._recent.window, self._recent.changes()
@@ -244,13 +249,13 @@ class Reading:
             notes=self._notes(state, changes, len(all_lanes)),
         )
 
-    def advance(self, at_ms: int) -> bool:
+    def advance(self, at_ms: int, tables: Collection[str]) -> bool:
         """Go on from one time to a later one, soon after it; False: read the root again."""
         since_ms = self.as_of_ms
         if since_ms is None or not since_ms < at_ms <= since_ms + ADVANCED_MS_MAX:
             return False
         assert isinstance(self._store, StoreAsOf)
-        self._store.advance(at_ms)
+        self._store.advance(at_ms, tables)
         self.as_of_ms, self._is_read = at_ms, False
         return True
 
