@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from txnlog.admin.ages import shown_now_ms
 from txnlog.admin.groups import state_of
-from txnlog.admin.looks import RARELY_MS, RememberedLooks
+from txnlog.admin.looks import AGAIN_MS, RARELY_MS, RememberedLooks
 from txnlog.admin.recent import Recent
 from txnlog.admin.record_moments import Asked, newest_records, offset_of_time, records_from
 from txnlog.admin.root_state import read_root
@@ -190,7 +190,8 @@ class Reading:
         self._recent = Recent(window_ms, now_ms)
         settings = replace(base.settings, watch=self._recent.watch)
         self.cluster = Cluster.open(store, settings=settings)
-        self._looks = RememberedLooks(self.cluster)
+        again_ms = AGAIN_MS if as_of_ms is None else 0
+        self._looks = RememberedLooks(self.cluster, again_ms=again_ms)
         self._counted: dict[str, tuple[int, Counted]] = {}
         self._is_read = False
         self.tables: Collection[str] = ()
