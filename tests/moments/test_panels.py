@@ -16,10 +16,14 @@ from txnlog.errors import (
     TransactionalIdNotFoundError,
     UnknownTopicOrPartitionError,
 )
+from txnlog.housekeeping.log_cleanup import LogCleanup
 from txnlog.protocol.metadata import ProducerIdAndEpoch
 from txnlog.protocol.moments import Moment, NodeKind, Phase, TickKind
 from txnlog.protocol.problems import ProblemKind
+from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.store.read_only import ReadOnlyStore
+
+DAY_MS = 86_400_000
 
 
 def last(lake: Lake) -> Moment:
@@ -179,6 +183,27 @@ def test_compacted_records_are_of_an_unknown_transaction_once_the_window_is_over
     lake.later(3_600_000)
     old = lake.moments().records("orders", 0, offset=0, count=1)
     assert (old[0].status, old[0].transaction) == ("compacted, unknown", None)
+
+
+def test_transaction_is_known_while_the_log_or_its_batches_are_there_and_then_unknown() -> None:
+    """Siblings that were compacted away must not be shown as if there had been none."""
+    lake = Lake(settings=LogSettings(checkpoint_interval=3, checkpoint_mode="inline"))
+    many = lake.producer("many")
+    for _ in range(40):
+        written(many, {"orders": 1, "stock": 1})
+    second = ProducerIdAndEpoch(0, 1)
+    known = lake.moments().transaction(second)
+    assert (known.transactional_id, len(known.written), known.is_compacted) == ("many", 2, False)
+    lake.later(2 * DAY_MS)
+    written(many, {"orders": 1, "stock": 1})
+    assert LogCleanup(lake.process()).run() > 0
+    by_batches = lake.moments().transaction(second)
+    assert (by_batches.state, len(by_batches.written)) == ("CompleteCommit", 2)
+    assert by_batches.is_compacted
+    lake.keep_house()
+    gone = lake.moments().transaction(second)
+    assert (gone.state, list(gone.written)) == ("compacted, unknown", [])
+    assert (gone.transactional_id, gone.is_compacted) == ("many", True)
 
 
 # --- Damage, no writes ----------------------------------------------------------------------------
