@@ -87,14 +87,18 @@ def row_changes(
     paths: dict[str, str] = {}
     for commit in commits(cluster, table, from_version):
         info = commit.info
-        at = info.timestamp, commit.version
+        at, told = (info.timestamp, commit.version), info.operation_parameters
         for action in commit.actions:
             if isinstance(action, Remove) and action.path in paths:
-                yield RowChange(*at, paths.pop(action.path), None, operation=info.operation)
+                yield RowChange(
+                    *at, paths.pop(action.path), None, operation=info.operation, parameters=told
+                )
             if isinstance(action, Add) and action.partition_values.get("transactional_id") in ids:
                 row = row_of(action, table, commit)
                 paths[action.path] = row.transactional_id
-                yield RowChange(*at, row.transactional_id, row, operation=info.operation)
+                yield RowChange(
+                    *at, row.transactional_id, row, operation=info.operation, parameters=told
+                )
 
 
 def row_of(add: Add, table: str, commit: Commit) -> TransactionMetadata:

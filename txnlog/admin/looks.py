@@ -121,15 +121,17 @@ RARELY_MS = 600_000
 class RememberedLooks(Looks):
     """Those of a page that stays open, by the boot clock in ms.
 
-    A file that was there is asked for again after a minute, and what vacuum left after ten; the
-    history of a row, or the lease, when it has changed.
+    A file that was there is asked for again after `again_ms`, and the small files of a large topic
+    are counted again; what vacuum left is asked for after ten minutes, the history of a row when it
+    has changed.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, again_ms: int = AGAIN_MS) -> None:
         super().__init__(cluster)
+        self._again_ms = again_ms
         self._heads: dict[str, tuple[int, tuple[int, int]]] = {}
         self._histories: dict[str, tuple[TransactionMetadata | None, list[RowChange]]] = {}
-        self._small_files: dict[str, tuple[int, int]] = {}
+        self._small_files: dict[str, tuple[int, int, int]] = {}
         self._unvacuumed: tuple[int, dict[str, int]] | None = None
 
     def _now_ms(self) -> int:
@@ -137,7 +139,7 @@ class RememberedLooks(Looks):
 
     def heads(self, paths: Iterable[str]) -> dict[str, tuple[int, int]]:
         now_ms, wanted = self._now_ms(), set(paths)
-        fresh = {path: one for path, one in self._heads.items() if now_ms - one[0] <= AGAIN_MS}
+        fresh = {path: one for path, one in self._heads.items() if now_ms - one[0] < self._again_ms}
         for path, found in super().heads(wanted - fresh.keys()).items():
             fresh[path] = now_ms, found
         self._heads = fresh
@@ -161,10 +163,14 @@ class RememberedLooks(Looks):
 
     def small_files(self, log: TopicLog) -> int:
         """Of a topic with fewer files, too."""
-        known = self._small_files.get(log.name)
+        now_ms, known = self._now_ms(), self._small_files.get(log.name)
+        is_large = len(log.view.by_path) >= SMALL_FILES_MIN
+        if known is not None and is_large and now_ms - known[1] < self._again_ms:
+            return known[2]
         if known is None or known[0] != log.log.version:
-            known = self._small_files[log.name] = log.log.version, count_small_files(log)
-        return known[1]
+            found = log.log.version, now_ms, count_small_files(log)
+            known = self._small_files[log.name] = found
+        return known[2]
 
     def unvacuumed(self, logs: Mapping[str, TopicLog], state: RootState) -> dict[str, int]:
         now_ms = self._now_ms()

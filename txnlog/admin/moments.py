@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from txnlog.admin.ages import shown_now_ms
 from txnlog.admin.groups import state_of
-from txnlog.admin.looks import RARELY_MS, RememberedLooks
+from txnlog.admin.looks import AGAIN_MS, RARELY_MS, RememberedLooks
 from txnlog.admin.recent import Recent
+from txnlog.admin.record_moments import Asked, newest_records, offset_of_time, records_from
 from txnlog.admin.root_state import read_root
+from txnlog.admin.transaction_moments import transaction_moment
 from txnlog.cluster import Cluster
-from txnlog.errors import ConfigError
+from txnlog.consuming.lookups import check_partition
+from txnlog.errors import ConfigError, ObjectNotFoundError
 from txnlog.protocol.diagnosis import find_problems
 from txnlog.protocol.group_changes import is_gone
-from txnlog.protocol.moments import Moment, TableUpkeep, UpkeepMoment
+from txnlog.protocol.metadata import ProducerIdAndEpoch
+from txnlog.protocol.moments import (
+    Moment,
+    RecordMoment,
+    TableUpkeep,
+    TransactionMoment,
+    UpkeepMoment,
+)
 from txnlog.protocol.panels.changes import Changes, new_records
 from txnlog.protocol.panels.queries import flow, queries
 from txnlog.protocol.panels.timeline import LANES_MAX, lanes
@@ -35,6 +45,9 @@ from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
 from txnlog.storage.tables.topic_log import TopicLog
 
 WINDOW_MS = 900_000
+RECORDS_MAX = 10_000
+ADVANCED_MS_MAX = 3_600_000
+"""From one moment to one so much later, logs are tailed; else they are opened again."""
 
 AS_OF = (
     "Each table is at its version of then, by its writers' clocks: between two tables "
@@ -69,7 +82,7 @@ class Moments:
         if self._live is None:
             self._live = Reading(self._base, store, self._window_ms, shown_now_ms(store))
         moment = self._live.read()
-        self._last = replace(moment, earliest_ms=self._earliest_ms())
+        self._last = replace(moment, earliest_ms=self._earliest_ms(self._live))
         topics = max(1, len(moment.topics))
         interval_ms = poll_interval_ms(None, is_remote=store.is_remote, topics=topics)
         self._due_ms = clock.boot_ms() + interval_ms * (store.requests - before) // topics
@@ -77,13 +90,68 @@ class Moments:
 
     def at(self, at_ms: int) -> Moment:
         """The root as of a time. Raises ConfigError for one that no log shows any more."""
-        if at_ms >= shown_now_ms(self._store):
+        reading = self._reading(at_ms)
+        if self._live is None or reading is self._live:
             return self.now()
-        return replace(self._reading(at_ms).read(), earliest_ms=self._earliest_ms())
+        return replace(reading.read(), earliest_ms=self._earliest_ms(self._live))
 
-    def _reading(self, at_ms: int) -> Reading:
+    def transaction(
+        self, transaction: ProducerIdAndEpoch, *, at_ms: int | None = None
+    ) -> TransactionMoment:
+        """One transaction, as far as it is known. Raises TransactionalIdNotFoundError."""
+        reading = self._reading(at_ms)
+        return transaction_moment(reading.cluster, transaction, reading.changes())
+
+    def records(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        offset: int | None = None,
+        timestamp_ms: int | None = None,
+        key: bytes | None = None,
+        count: int = 20,
+        with_values: bool = False,
+        at_ms: int | None = None,
+    ) -> list[RecordMoment]:
+        """Records from an offset or a time on; the newest ones, with a key those that have it.
+
+        `count` is at most RECORDS_MAX.
+        Raises UnknownTopicOrPartitionError, ConfigError if the files of then are gone.
+        """
+        reading = self._reading(at_ms)
+        log = reading.cluster.topic(topic)
+        check_partition(log, partition)
+        asked = Asked(partition, max(1, min(count, RECORDS_MAX)), with_values)
+        recent = reading.changes().topics.get(topic, ())
+        try:
+            if timestamp_ms is not None:
+                offset = offset_of_time(log, partition, timestamp_ms)
+            if offset is not None:
+                return records_from(log, asked, offset, recent)
+            return newest_records(log, asked, recent, key)
+        except ObjectNotFoundError as error:
+            if at_ms is None:
+                raise
+            raise ConfigError(
+                f"{topic}, partition {partition}: files of then have been deleted since, by "
+                "retention, compaction and vacuum. Ask for a later time.",
+                topic=topic,
+            ) from error
+
+    def _reading(self, at_ms: int | None) -> Reading:
+        """That of now, which has been read, or of a time."""
+        if at_ms is None or at_ms >= shown_now_ms(self._store):
+            self.now()
+            assert self._live is not None
+            return self._live
+        if self._last is None or self._live is None or at_ms > self._last.at_ms:
+            # Which tables are the cluster's.
+            self._due_ms = 0
+            self.now()
+        assert self._live is not None
         if self._then is None or self._then.as_of_ms != at_ms:
-            earliest = self._earliest_ms()
+            earliest = self._earliest_ms(self._live)
             if at_ms < earliest:
                 raise ConfigError(
                     f"The logs of {self._store.url} no longer show what was at {at_ms} ms: the "
@@ -91,21 +159,17 @@ class Moments:
                     "commits that are older than the log retention.",
                     earliest_ms=earliest,
                 )
-            store = StoreAsOf(self._base.store, at_ms)
-            self._then = Reading(self._base, store, self._window_ms, at_ms, as_of_ms=at_ms)
+            tables = self._live.tables
+            if self._then is None or not self._then.advance(at_ms, tables):
+                store = StoreAsOf(self._base.store, at_ms, tables)
+                self._then = Reading(self._base, store, self._window_ms, at_ms, as_of_ms=at_ms)
         return self._then
 
-    def _earliest_ms(self) -> int:
+    def _earliest_ms(self, live: Reading) -> int:
         """Asked again now and then: clean-up moves it."""
         now_ms = self._store.clock.boot_ms()
         if self._earliest is None or now_ms - self._earliest[0] > RARELY_MS:
-            if self._live is None:
-                self._live = Reading(
-                    self._base, self._store, self._window_ms, shown_now_ms(self._store)
-                )
-            cluster = self._live.cluster
-            tables = [*cluster.shard_tables(), *cluster.topic_names()]
-            self._earliest = now_ms, earliest_ms(self._store, CLUSTER, tables)
+            self._earliest = now_ms, earliest_ms(self._store, CLUSTER, live.tables)
         return self._earliest[1]
 
 
@@ -126,15 +190,21 @@ class Reading:
         self._recent = Recent(window_ms, now_ms)
         settings = replace(base.settings, watch=self._recent.watch)
         self.cluster = Cluster.open(store, settings=settings)
-        self._looks = RememberedLooks(self.cluster)
+        again_ms = AGAIN_MS if as_of_ms is None else 0
+        self._looks = RememberedLooks(self.cluster, again_ms=again_ms)
         self._counted: dict[str, tuple[int, Counted]] = {}
+        self._is_read = False
+        self.tables: Collection[str] = ()
+        """Those of the cluster that there are, also deleted topics and damaged tables."""
 
     def read(self) -> Moment:
         """The newest state, and what led to it."""
         cluster = self.cluster
         state = read_root(cluster, looks=self._looks, as_of_ms=self.as_of_ms)
         heads = self._heads(state)
+        self.tables = {CLUSTER, *cluster.shard_tables(), *state.topics, *state.unreadable}
         self._recent.fill(self._store, heads, state.now_ms)
+        self._is_read = True
         window, changes = self._recent.window, self._recent.changes()
         problems = find_problems(state)
         records = {
@@ -179,6 +249,22 @@ class Reading:
             upkeep=self._upkeep(state, heads),
             notes=self._notes(state, changes, len(all_lanes)),
         )
+
+    def advance(self, at_ms: int, tables: Collection[str]) -> bool:
+        """Go on from one time to a later one, soon after it; False: read the root again."""
+        since_ms = self.as_of_ms
+        if since_ms is None or not since_ms < at_ms <= since_ms + ADVANCED_MS_MAX:
+            return False
+        assert isinstance(self._store, StoreAsOf)
+        self._store.advance(at_ms, tables)
+        self.as_of_ms, self._is_read = at_ms, False
+        return True
+
+    def changes(self) -> Changes:
+        """What has been read of the window."""
+        if not self._is_read:
+            self.read()
+        return self._recent.changes()
 
     def _heads(self, state: RootState) -> dict[str, int]:
         """The newest version of each table that could be read."""
@@ -233,6 +319,9 @@ class Reading:
         if changes.cut:
             tables = ", ".join(sorted(changes.cut))
             notes.append(f"Only the newest commits of the window are shown of {tables}.")
+        if self._recent.cleaned:
+            tables = ", ".join(self._recent.cleaned)
+            notes.append(f"Log clean-up has deleted a part of the window's history of {tables}.")
         if num_lanes == LANES_MAX:
             notes.append(f"The timeline shows the {LANES_MAX} ids that did something last.")
         if self._store.is_remote and self.as_of_ms is None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TypeVar
 
-from txnlog.admin.histories import headers_in, row_of
+from txnlog.admin.histories import row_of
 from txnlog.errors import CorruptLogError, ObjectNotFoundError
 from txnlog.protocol.decoding import to_int64
 from txnlog.protocol.group_metadata import Group
@@ -34,6 +34,8 @@ COMMITS_MAX = 1_000
 """Commits of a table that are remembered, the newest ones."""
 _ROUNDS = (1, 16, *([64] * (COMMITS_MAX // 64 + 1)))
 """Commits of a table that are read at once, when it was opened: most tables need one."""
+_READ_AT_ONCE = 128
+"""Commits of all tables that are in memory at once."""
 
 C = TypeVar("C", RowChange, TopicChange, GroupChange)
 
@@ -46,6 +48,7 @@ class Recent:
     def __init__(self, window_ms: int, now_ms: int) -> None:
         self.window = Window(now_ms - window_ms, now_ms)
         self._tables: dict[str, dict[int, tuple[int, list[Change]]]] = {}
+        self._ended: set[str] = set()
 
     def watch(self, table: str, commit: Commit) -> None:
         """A commit that was applied; of a checkpoint, nothing is remembered."""
@@ -59,7 +62,7 @@ class Recent:
             return []
         try:
             return list(changes_in(table, commit))
-        except CorruptLogError:
+        except (CorruptLogError, KeyError, ValueError, TypeError):
             # Whoever reads the table says so.
             return []
 
@@ -83,14 +86,22 @@ class Recent:
             wanted = [(table, version) for table, some in missing.items() for version in some]
             if not wanted:
                 break
-            read = store.together([partial(_read, store, *one) for one in wanted])
-            for (table, _), commit in zip(wanted, read, strict=True):
-                if commit is None:
-                    ended.add(table)
-                else:
-                    self.watch(table, commit)
+            for at in range(0, len(wanted), _READ_AT_ONCE):
+                some = wanted[at : at + _READ_AT_ONCE]
+                read = store.together([partial(_read, store, *one) for one in some])
+                for (table, _), commit in zip(some, read, strict=True):
+                    if commit is None:
+                        ended.add(table)
+                    else:
+                        self.watch(table, commit)
+        self._ended = {table for table in ended if len(self._missing(table, heads[table], 1))}
         for table, head in heads.items():
             self._forget(table, head)
+
+    @property
+    def cleaned(self) -> list[str]:
+        """The tables of which clean-up has deleted commits of the window."""
+        return sorted(self._ended)
 
     def _missing(self, table: str, head: int, at_once: int) -> range:
         """The next versions to read, downwards."""
@@ -153,7 +164,7 @@ def _read(store: ObjectStore, table: str, version: int) -> Commit | None:
 
 
 def changes_in(table: str, commit: Commit) -> Iterator[Change]:
-    """What a commit says, in the compact form. Raises CorruptLogError."""
+    """What a commit says, in the compact form. Raises CorruptLogError, and as `appended`."""
     if table.startswith(_STATE):
         yield from _row_changes(table, commit)
     elif table.startswith(_OFFSETS):
@@ -163,7 +174,8 @@ def changes_in(table: str, commit: Commit) -> Iterator[Change]:
         parameters = info.operation_parameters
         numbers = (parameters.get(name, "-1") for name in ("producerId", "producerEpoch"))
         transaction = ProducerIdAndEpoch(*map(_number, numbers))
-        found = appended(headers_in(table, commit))
+        adds = (action for action in commit.actions if isinstance(action, Add))
+        found = appended(add.partition_values for add in adds)
         yield TopicChange(info.timestamp, commit.version, info.operation, transaction, found)
 
 

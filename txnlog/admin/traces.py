@@ -115,12 +115,12 @@ def trace_record(cluster: Cluster, asked: TopicPartition) -> RecordTrace:
 def _with_transaction(
     cluster: Cluster, trace: RecordTrace, transaction: ProducerIdAndEpoch, file: str
 ) -> RecordTrace:
-    row = _row_of_producer(cluster, transaction.producer_id)
-    decision = _decision(cluster, transaction, row, _staged_ms(cluster, file))
+    row = row_of_producer(cluster, transaction.producer_id)
+    decision = decision_of(cluster, transaction, row, _staged_ms(cluster, file))
     if row is not None:
         trace = replace(trace, transactional_id=row.transactional_id)
     if decision is None:
-        return replace(trace, pieces=_pieces(cluster, transaction, None))
+        return replace(trace, pieces=pieces_of(cluster, transaction, None))
     at_ms, decided = decision
     last = decided.owner.last_batch if decided.owner.query_id else None
     return replace(
@@ -129,7 +129,7 @@ def _with_transaction(
         owner=decided.owner,
         batch_id=None if last is None or not decided.state.is_prepared else last.batch_id,
         decided_ms=at_ms if decided.state.is_prepared else -1,
-        pieces=_pieces(cluster, transaction, decided),
+        pieces=pieces_of(cluster, transaction, decided),
         offsets=decided.pending.tickets,
     )
 
@@ -196,7 +196,8 @@ def _header_in(
     return next(filter(match, headers_in(table, commit)), None)
 
 
-def _row_of_producer(cluster: Cluster, producer_id: int) -> TransactionMetadata | None:
+def row_of_producer(cluster: Cluster, producer_id: int) -> TransactionMetadata | None:
+    """The row that has a producer id, if one has it still."""
     rows = (row for shard in cluster.existing_shards() for row in shard.view.rows.values())
     return next((row for row in rows if row.producer_id == producer_id), None)
 
@@ -209,7 +210,7 @@ def _staged_ms(cluster: Cluster, file: str) -> int | None:
         return None
 
 
-def _decision(
+def decision_of(
     cluster: Cluster,
     transaction: ProducerIdAndEpoch,
     row: TransactionMetadata | None,
@@ -240,7 +241,7 @@ def _decision_in(table: str, transaction: ProducerIdAndEpoch, commit: Commit) ->
     return None
 
 
-def _pieces(
+def pieces_of(
     cluster: Cluster, transaction: ProducerIdAndEpoch, decided: TransactionMetadata | None
 ) -> list[Piece]:
     """What the transaction wrote, in the topics that its decision names, or in all of them."""
@@ -281,4 +282,5 @@ def _piece(key: tuple[str, int], headers: Iterable[BatchHeader]) -> Piece:
     ordered = sorted(headers, key=lambda header: header.base_offset)
     first = ordered[0].base_offset if ordered else -1
     last = ordered[-1].last_offset if ordered else -1
-    return Piece(*key, first, last, tuple(header.path for header in ordered))
+    offsets = sum(header.last_offset + 1 - header.base_offset for header in ordered)
+    return Piece(*key, first, last, tuple(header.path for header in ordered), offsets)

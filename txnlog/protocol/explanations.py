@@ -202,13 +202,16 @@ def _of_owner(row: TransactionMetadata) -> tuple[str, str]:
 
 
 class Piece(NamedTuple):
-    """What a transaction wrote to a partition; offsets are -1 where compaction hides them."""
+    """What a transaction wrote to a partition; offsets are -1 where compaction hides them, or it is
+    not there yet.
+    """
 
     topic: str
     partition: int
     first_offset: int
     last_offset: int
     files: tuple[str, ...]
+    num_records: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from txnlog.protocol.batches import ONGOING, BatchHeader
+from txnlog.protocol.batches import ONGOING
 from txnlog.protocol.metadata import ProducerIdAndEpoch
 from txnlog.protocol.moments import Point
 from txnlog.protocol.stories import RowChange
@@ -33,13 +33,22 @@ class Window(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """The batches that one commit gives one producer's status in a partition."""
+    """The batches to which one commit gives a status, of one producer in a partition: `offsets` of
+    those from the first to the last.
+    """
 
     partition: int
     transaction: ProducerIdAndEpoch
     status: str
     base_offset: int
     last_offset: int
+    offsets: int
+
+    def holds(self, partition: int, offset: int) -> bool:
+        """Whether it surely has a record."""
+        is_whole = self.offsets == self.last_offset + 1 - self.base_offset
+        is_within = self.base_offset <= offset <= self.last_offset
+        return is_whole and is_within and partition == self.partition
 
 
 class TopicChange(NamedTuple):
@@ -93,18 +102,26 @@ MARKERS = "WRITE TXN MARKERS"
 REWRITES = ("COMPACT", "REPAIR")
 
 
-def appended(headers: Iterable[BatchHeader]) -> tuple[Appended, ...]:
-    """The batches of a commit, those of a producer in a partition as one."""
+def appended(headers: Iterable[Mapping[str, str | None]]) -> tuple[Appended, ...]:
+    """The batches of a commit, by the partition values of their files, those of a producer in a
+    partition as one. Raises KeyError, ValueError, TypeError for values that are no header.
+    """
     found: dict[tuple[int, int, int, str], Appended] = {}
-    for header in headers:
-        key = header.partition, header.producer_id, header.producer_epoch, header.status
+    for values in headers:
+        partition, producer_id, epoch, first, last = (int(values[name] or "") for name in _NUMBERS)
+        status = values["txn_status"] or ""
+        key = partition, producer_id, epoch, status
+        offsets = last + 1 - first
         known = found.get(key)
-        first, last = header.base_offset, header.last_offset
         if known is not None:
             first, last = min(first, known.base_offset), max(last, known.last_offset)
-        transaction = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
-        found[key] = Appended(header.partition, transaction, header.status, first, last)
+            offsets += known.offsets
+        transaction = ProducerIdAndEpoch(producer_id, epoch)
+        found[key] = Appended(partition, transaction, status, first, last, offsets)
     return tuple(found.values())
+
+
+_NUMBERS = ("partition", "producer_id", "producer_epoch", "base_offset", "last_offset")
 
 
 class NewRecords(NamedTuple):
@@ -165,12 +182,12 @@ def rates(records: Sequence[NewRecords], window: Window) -> list[Point]:
     """Records per second in each step of a window; [] if there are none."""
     if not records:
         return []
-    ends, sums = window.ends(), [0] * POINTS_MAX
+    ends, sums, length_ms = window.ends(), [0] * POINTS_MAX, window.length_ms
     for one in records:
-        step = (one.at_ms - window.since_ms) * POINTS_MAX // window.length_ms
+        step = (one.at_ms - window.since_ms) * POINTS_MAX // length_ms
         sums[max(0, min(step, POINTS_MAX - 1))] += one.records
     starts = [window.since_ms, *ends[:-1]]
-    seconds = window.length_ms / POINTS_MAX / 1000
+    seconds = length_ms / POINTS_MAX / 1000
     return [Point(at, count / seconds) for at, count in zip(starts, sums, strict=True)]
 
 

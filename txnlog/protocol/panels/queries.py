@@ -119,10 +119,13 @@ def flow(
         row.transactional_id: row.owner.query_id for row in state.rows if row.owner.query_id
     }
     for topic, some in records.items():
+        by_producer: dict[int, int] = {}
         for one in some:
-            source = _writer(ids.get(one.producer_id, OTHERS), of_query, found)
+            by_producer[one.producer_id] = by_producer.get(one.producer_id, 0) + one.records
+        for producer_id, count in by_producer.items():
+            source = _writer(ids.get(producer_id, OTHERS), of_query, found)
             key = source, (NodeKind.TOPIC, topic)
-            counts[key] = counts.get(key, 0) + one.records * per_second
+            counts[key] = counts.get(key, 0) + count * per_second
     ends = {
         (topic, number): end
         for topic, some in changes.topics.items()

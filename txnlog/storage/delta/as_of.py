@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from itertools import accumulate
 
-from txnlog.errors import ConfigError, ObjectNotFoundError
+from txnlog.errors import ConfigError, CorruptLogError, ObjectNotFoundError
 from txnlog.storage.delta.actions import decode_commit
 from txnlog.storage.delta.log_files import LogFiles, commit_path, sort_files
 from txnlog.storage.store.objects import ObjectMeta, ObjectStore
@@ -20,18 +20,29 @@ from txnlog.storage.store.read_only import ReadOnlyStore
 
 _LOG_FILE = re.compile(r"(.+)/_delta_log/(?:([0-9]{20})\.[^/]*|_last_checkpoint)\Z")
 _LOG_FOLDER = "/_delta_log"
+_STEPS_MAX = 16
+"""Commits since an earlier time that are read in turn; a log with more is listed."""
 
 
 class StoreAsOf(ReadOnlyStore):
-    """A store in which no commit, nor checkpoint of one, is there that was made after a time.
+    """A store in which no commit, nor checkpoint of one, is there that was made after a time; and
+    no log but those of `tables`, since another tool's may be cleaned up as it likes.
 
     Reading a log that is gone as of then raises ConfigError.
     """
 
-    def __init__(self, base: ObjectStore, at_ms: int) -> None:
+    def __init__(self, base: ObjectStore, at_ms: int, tables: Collection[str]) -> None:
         super().__init__(base)
         self.at_ms = at_ms
+        self._tables = tables
         self._versions: dict[str, int] = {}
+        self._before: dict[str, int] = {}
+
+    def advance(self, at_ms: int, tables: Collection[str]) -> None:
+        """Go on to a later time: logs that were read are tailed from where they were."""
+        self.at_ms, self._tables = at_ms, tables
+        self._before |= self._versions
+        self._versions = {}
 
     def get(self, path: str) -> bytes:
         self._check(path)
@@ -68,9 +79,12 @@ class StoreAsOf(ReadOnlyStore):
 
     def _version(self, table: str) -> int:
         """The newest version of a table then; -1: it had none."""
+        if table not in self._tables:
+            return -1
         if table not in self._versions:
-            files = log_of(self._base, table)
-            found = version_at(self._base, files, self.at_ms)
+            found = self._next(table)
+            if found is None:
+                found = version_at(self._base, log_of(self._base, table), self.at_ms)
             if found is None:
                 raise ConfigError(
                     f"{self.url}/{table}: its log was cleaned up, and no longer shows how the "
@@ -79,6 +93,20 @@ class StoreAsOf(ReadOnlyStore):
                 )
             self._versions[table] = found
         return self._versions[table]
+
+    def _next(self, table: str) -> int | None:
+        """From its version before, if few commits were made since; None: not known."""
+        version = self._before.get(table, -1)
+        for after in range(version + 1, version + 1 + _STEPS_MAX) if version >= 0 else ():
+            try:
+                if made_ms(self._base, table, after) > self.at_ms:
+                    return after - 1
+            except ObjectNotFoundError:
+                # The head; or commits that were cleaned up.
+                return after - 1 if self._base.exists(commit_path(table, after - 1)) else None
+            except CorruptLogError:
+                return None
+        return None
 
 
 def log_of(store: ObjectStore, table: str) -> LogFiles:
@@ -99,7 +127,10 @@ def version_at(store: ObjectStore, files: LogFiles, at_ms: int) -> int | None:
 
     def is_made(index: int) -> bool:
         if index not in known:
-            known[index] = made_ms(store, files.table, versions[index]) <= at_ms
+            try:
+                known[index] = made_ms(store, files.table, versions[index]) <= at_ms
+            except CorruptLogError:
+                known[index] = listed_ms[paths[index]] <= at_ms
         return known[index]
 
     # From where the listing has it: a store's times may be whole seconds of another clock.
@@ -140,10 +171,13 @@ def earliest_ms(store: ObjectStore, first: str, tables: Iterable[str]) -> int:
 
 
 def _earliest_ms(store: ObjectStore, table: str, *, is_there: bool) -> int:
-    """`is_there`: not before its first version. 0: there is no bound, as the log is whole."""
-    if store.exists(commit_path(table, 0)):
-        return made_ms(store, table, 0) if is_there else 0
-    files = log_of(store, table)
-    first = first_version(files)
-    later = [version for version in files.commits if first is not None and version >= first]
-    return made_ms(store, table, later[0]) if later else 0
+    """`is_there`: not before its first version. 0: there is no bound, or none can be read."""
+    try:
+        if store.exists(commit_path(table, 0)):
+            return made_ms(store, table, 0) if is_there else 0
+        files = log_of(store, table)
+        first = first_version(files)
+        later = [version for version in files.commits if first is not None and version >= first]
+        return made_ms(store, table, later[0]) if later else 0
+    except (ObjectNotFoundError, CorruptLogError):
+        return 0
