@@ -88,3 +88,14 @@ def format_time(time_ms: int) -> str:
         # Timestamps may be any 64-bit number; Python's datetime ends at the year 9999.
         return f"{time_ms}ms"
     return at.isoformat("T", "milliseconds").replace("+00:00", "Z")
+
+
+def format_age(age_ms: int) -> str:
+    """A length of time, roughly: 120 ms, 4.2 s, 3 min, 5 h, 2 d."""
+    if age_ms < 1_000:
+        return f"{max(0, age_ms)} ms"
+    for unit, name, limit in ((1_000, "s", 120), (60_000, "min", 120), (3_600_000, "h", 48)):
+        if age_ms < limit * unit:
+            count = age_ms / unit
+            return f"{count:.1f} {name}" if count < 10 else f"{count:.0f} {name}"
+    return f"{age_ms / 86_400_000:.0f} d"
