@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from tests.cli.runner import Command
 from txnlog.cli.session import Session
 from txnlog.cli.strips import curve, strip
 from txnlog.cli.times import format_age
@@ -29,6 +36,7 @@ from txnlog.protocol.moments import (
 )
 from txnlog.protocol.problems import Problem, ProblemKind
 
+ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "a\x1b[31m\nb\u202e<b>[red]"
 
 
@@ -106,9 +114,10 @@ def test_rows_have_their_figures() -> None:
         next(line.split() for line in drawn(MOMENT) if line.startswith(f"{name} "))
         for name in ("far", "busy", "slow")
     )
-    assert far[:6] == ["far", "Empty", "0", "80", "61", "s"]
-    assert busy[:3] == ["busy", "1", "5.2"]
-    assert busy[4:] == ["100", "10", "0.0", "3", "2"]
+    assert far[:5] == ["far", "80", "61", "s", "-"]
+    assert far[-2:] == ["Empty", "0"]
+    assert busy[:2] == ["busy", "5.2"]
+    assert busy[3:] == ["100", "10", "0.0", "3", "2", "1"]
     assert slow[:5] == ["slow", "Ongoing", "1.2", "s", "1"]
 
 
@@ -121,6 +130,13 @@ def test_screen_fits_the_terminal_and_says_what_is_left_out(height: int) -> None
     assert max(map(len, lines)) <= 80
     if height > 20:
         assert len(lines) <= height
+
+
+def test_a_narrow_terminal_has_whole_figures() -> None:
+    """Columns on the right go; a figure that is cut is another figure."""
+    busy = next(line.split() for line in drawn(MOMENT, width=64) if line.startswith("busy "))
+    assert busy[:2] == ["busy", "5.2"]
+    assert busy[3:] == ["100", "10", "0.0"]
 
 
 def test_names_are_shown_as_text() -> None:
@@ -187,3 +203,52 @@ def test_shares_leave_nothing_unused() -> None:
 def test_ages_are_short() -> None:
     ages = [format_age(ms) for ms in (-1, 999, 4_200, 61_000, 180_000, 7_200_000, 864_000_000)]
     assert ages == ["0 ms", "999 ms", "4.2 s", "61 s", "3.0 min", "2.0 h", "10 d"]
+
+
+def test_command_shows_a_real_root(command: Command) -> None:
+    """Into a pipe it prints one screen, or one document."""
+    command.ok("topics", "create", "-t", "t", "--partitions", "1")
+    command.ok("produce", "-t", "t", input=b"0\n1\n2\n")
+    command.ok("consume", "-t", "t", "-g", "g", "--from-beginning", "-n", "1")
+    found = json.loads(command.ok("top", "--output", "json"))
+    assert found["verdict"] == "no problems"
+    assert [(one["GROUP"], one["LAG"]) for one in found["groups"]] == [("g", 2)]
+    assert [(one["TOPIC"], one["RECORDS"]) for one in found["topics"]] == [("t", 3)]
+    assert command.ok("top").startswith("No problems")
+
+
+def test_command_follows_the_root_on_a_terminal(command: Command) -> None:
+    """Ctrl-C is no error, and leaves the terminal as it was."""
+    command.ok("topics", "create", "-t", "before", "--partitions", "1")
+    argv = [sys.executable, "-m", "txnlog.cli.main", "--root", command.root, "top", "-d", "0.5"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
+    terminal, other_end = os.openpty()
+    with subprocess.Popen(
+        argv, stdin=other_end, stdout=other_end, stderr=other_end, env=env, cwd=ROOT
+    ) as process:
+        limit = threading.Timer(300, process.kill)
+        limit.start()
+        os.close(other_end)
+        assert b"before" in read_until(terminal, b"before")
+        command.ok("topics", "create", "-t", "later", "--partitions", "1")
+        assert b"later" in read_until(terminal, b"later")
+        process.send_signal(signal.SIGINT)
+        rest = read_until(terminal, None)
+        limit.cancel()
+    os.close(terminal)
+    assert process.returncode == 0
+    assert rest.endswith(b"\x1b[?25h\x1b[?1049l"), rest[-200:]
+
+
+def read_until(terminal: int, wanted: bytes | None) -> bytes:
+    """What a terminal shows until these bytes come, or until its other end is closed."""
+    found = b""
+    while wanted is None or wanted not in found:
+        try:
+            some = os.read(terminal, 65_536)
+        except OSError:  # Linux, of a terminal whose other end is closed
+            return found
+        if not some:
+            return found
+        found += some
+    return found

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 PHASES = {
-    Phase.COMPLETE_COMMIT: ("█", "green"),
     Phase.ONGOING: ("░", "yellow"),
     Phase.PREPARE_COMMIT: ("▒", "blue"),
     Phase.PREPARE_ABORT: ("▒", "magenta"),
+    Phase.COMPLETE_COMMIT: ("█", "green"),
     Phase.COMPLETE_ABORT: ("x", "magenta"),
 }
-"""From what says least of a cell to what says most."""
+"""The last one of those in a cell is shown: what ended in it hides what was short."""
 TICKS = {TickKind.FENCED, TickKind.TIMED_OUT, TickKind.FINISHED_BY_OTHER, TickKind.EXPIRED}
 
 

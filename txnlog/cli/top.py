@@ -25,6 +25,8 @@ app = typer.Typer(add_completion=False)
 PIPE_WIDTH, PIPE_HEIGHT = 160, 60
 CELLS = 24
 """Characters of a curve or a strip, which span the window of the moment."""
+NAME_CELLS, GAP = 32, 2
+"""What a column takes at most, and what is between two."""
 PROBLEMS_SHARE = 0.3
 """Of the lines of the screen, at most."""
 LINES_OF_SECTION = 3
@@ -102,15 +104,15 @@ def _groups(moment: Moment) -> Section:
     def row(one: GroupMoment) -> Sequence[object]:
         blocked_by = sorted({problem.subject for problem in one.blocked_by})
         return (
-            one.group_id, one.state, len(one.members), one.lag_records, Age(one.lag_ms),
-            curve(one.lags, moment.since_ms, moment.at_ms, CELLS), ", ".join(blocked_by) or "-",
+            one.group_id, one.lag_records, Age(one.lag_ms), ", ".join(blocked_by) or "-",
+            curve(one.lags, moment.since_ms, moment.at_ms, CELLS), one.state, len(one.members),
         )  # fmt: skip
 
     groups = sorted(
         moment.groups.values(),
         key=lambda one: (not one.blocked_by, -one.lag_ms, -one.lag_records, one.group_id),
     )
-    columns = ("GROUP", "STATE", "MEMBERS", "LAG", "BEHIND", "LAG-CURVE", "BLOCKED-BY")
+    columns = ("GROUP", "LAG", "BEHIND", "BLOCKED-BY", "LAG-CURVE", "STATE", "MEMBERS")
     return Section("groups", columns, [row(one) for one in groups], ("LAG-CURVE",))
 
 
@@ -119,17 +121,17 @@ def _topics(moment: Moment) -> Section:
         numbers = one.partitions
         open_records = sum(at.high_watermark - at.last_stable_offset for at in numbers)
         return (
-            one.name, len(numbers), round(one.rate, 1),
+            one.name, round(one.rate, 1),
             curve(one.rates, moment.since_ms, moment.at_ms, CELLS),
             sum(at.num_records for at in numbers), open_records,
             round(sum(at.size_bytes for at in numbers) / 2**20, 1),
-            sum(at.num_files for at in numbers), one.small_files,
+            sum(at.num_files for at in numbers), one.small_files, len(numbers),
         )  # fmt: skip
 
     topics = sorted(moment.topics.values(), key=lambda one: (-one.rate, one.name))
     columns = (
-        "TOPIC", "PARTITIONS", "RECORDS/S", "RATE-CURVE", "RECORDS", "OPEN", "MIB", "FILES",
-        "SMALL-FILES",
+        "TOPIC", "RECORDS/S", "RATE-CURVE", "RECORDS", "OPEN", "MIB", "FILES", "SMALL-FILES",
+        "PARTITIONS",
     )  # fmt: skip
     return Section("topics", columns, [row(one) for one in topics], ("RATE-CURVE",))
 
@@ -185,7 +187,7 @@ def values(moment: Moment) -> Mapping[str, object]:
 def screen(
     session: Session, moment: Moment, width: int, height: int, wrong: str = ""
 ) -> RenderableType:
-    """The moment on so many lines of a terminal; `wrong` is why there is no newer one."""
+    """The moment on a terminal of this size; `wrong` is why there is no newer one."""
     from rich.console import Group
     from rich.text import Text
 
@@ -239,21 +241,34 @@ def _more(left_out: int, of: str) -> list[RenderableType]:
 
 
 def _table(section: Section, rows: int, width: int) -> list[RenderableType]:
+    """The columns from the left that have room, each at least as wide as its figures."""
     from rich.table import Table
     from rich.text import Text
 
     total = len(section.rows)
     title = f"{section.title}: {total}" + (f", the first {rows}" if rows < total else "")
-    table = Table(box=None, pad_edge=False, header_style="dim", width=width)
-    for name in section.columns:
-        is_number = bool(section.rows) and isinstance(
-            section.rows[0][len(table.columns)], (int, float)
-        )
+    shown = [
+        [cell if isinstance(cell, Text) else Text(_cell(cell)) for cell in row]
+        for row in section.rows[:rows]
+    ]
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    kept, left = 0, width
+    for at, name in enumerate(section.columns):
+        longest = max([len(name), *(len(row[at]) for row in shown)])
+        left -= min(longest, NAME_CELLS) + GAP
+        if kept and left + GAP < 0:
+            break
+        is_number = bool(shown) and isinstance(section.rows[0][at], (int, float))
         table.add_column(
-            name, no_wrap=True, overflow="ellipsis", justify="right" if is_number else "left"
+            name,
+            no_wrap=True,
+            max_width=NAME_CELLS,
+            overflow="ellipsis",
+            justify="right" if is_number else "left",
         )
-    for row in section.rows[:rows]:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(_cell(cell)) for cell in row))
+        kept += 1
+    for row in shown:
+        table.add_row(*row[:kept])
     return [_line("", ""), _line(title, "bold"), table]
 
 
