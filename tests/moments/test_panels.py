@@ -62,7 +62,7 @@ def test_topics_show_who_writes_and_reads_and_how_much() -> None:
     [part] = orders.partitions
     assert (part.log_start_offset, part.last_stable_offset, part.high_watermark) == (0, 12, 13)
     assert (part.num_files, part.num_records) == (5, 13)
-    assert orders.rate == pytest.approx(13 / 900)
+    assert orders.rate == pytest.approx(7 / 60), "of the last minute"
     seconds = (moment.at_ms - moment.since_ms) / 1000 / len(orders.rates)
     assert sum(point.value * seconds for point in orders.rates) == pytest.approx(13)
 

@@ -91,7 +91,7 @@ class PartitionMoment(NamedTuple):
 
 
 class TopicMoment(NamedTuple):
-    """One topic. `rate` is records per second over the window, `rates` over time.
+    """One topic. `rate` is records per second over the last minute, `rates` over time.
 
     `writers` are ids, `readers` groups with their lag in records; `small_files` can be merged.
     """

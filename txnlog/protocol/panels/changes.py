@@ -11,6 +11,7 @@ from txnlog.protocol.metadata import ProducerIdAndEpoch
 from txnlog.protocol.moments import Point
 from txnlog.protocol.stories import RowChange
 
+RATE_MS = 60_000
 POINTS_MAX = 60
 """Points of a line over a window."""
 
@@ -176,6 +177,13 @@ def first_offsets(changes: Sequence[TopicChange]) -> dict[int, int]:
         for one in change.appended:
             found.setdefault(one.partition, one.base_offset)
     return found
+
+
+def newest_rate(records: Sequence[NewRecords], window: Window) -> float:
+    """Records per second over the last minute of a window."""
+    length_ms = min(RATE_MS, window.length_ms)
+    since_ms = window.until_ms - length_ms
+    return sum(one.records for one in records if one.at_ms >= since_ms) * 1000 / length_ms
 
 
 def rates(records: Sequence[NewRecords], window: Window) -> list[Point]:
