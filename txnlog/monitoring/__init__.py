@@ -1,0 +1,5 @@
+"""Metrics for Prometheus, of a root and of this process's clients; needs `txnlog[prometheus]`."""
+
+from txnlog.monitoring.exporter import RootCollector
+
+__all__ = ["RootCollector"]
