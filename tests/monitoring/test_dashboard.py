@@ -19,7 +19,8 @@ from tests.cli.test_docs import commands
 from tests.monitoring.worlds import busy
 from txnlog.admin import ProblemKind
 from txnlog.coordinator.history import CommittedTransaction
-from txnlog.monitoring import RootCollector
+from txnlog.messages import TopicPartition
+from txnlog.monitoring import ClientCollector, RootCollector
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = json.loads((ROOT / "conf/monitoring/dashboard.json").read_text())
@@ -33,7 +34,12 @@ SCRAPED = {"instance", "job"}
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """Each series of all exporters, with the labels that it has somewhere."""
     registry = CollectorRegistry()
-    registry.register(RootCollector(busy(tmp_path_factory.mktemp("root") / "lake").operator))
+    disk = busy(tmp_path_factory.mktemp("root") / "lake")
+    registry.register(RootCollector(disk.operator))
+    made, reader = disk.producer(), disk.consumer("other")
+    reader.assign([TopicPartition("orders", 0, 0)])
+    assert reader.poll(5) is not None
+    registry.register(ClientCollector(made, reader))
     figures = {"totalMs": "9", "publishMs": "2"}
     committed = CommittedTransaction(
         transactional_id="q", version=1, ended_ms=0, parameters=figures
@@ -167,12 +173,12 @@ def test_alert_says_what_to_do_by_a_command_that_exists(rule: dict[str, Any]) ->
     assert rule["labels"]["severity"] in {"warning", "critical"}
     said = rule["annotations"]["description"]
     known = commands()
-    called = re.findall(r"`txnlog ([a-z -]+?)((?: --[a-z]+(?:[ =][A-Z]\S*)?)*)`", said)
+    called = re.findall(r"`txnlog ([a-z -]+?)((?: --[a-z-]+(?:[ =][A-Z]\S*)?)*)`", said)
     assert called or "docs/monitoring.md" in said
     assert len(called) == said.count("`txnlog ")
     for name, options in called:
         assert name in known
-        assert set(re.findall(r"--[a-z]+", options)) <= known[name]
+        assert set(re.findall(r"--[a-z-]+", options)) <= known[name]
     # A name that any client chooses is nothing to paste into a shell.
     assert "{{" not in said
 

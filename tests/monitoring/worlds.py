@@ -8,7 +8,8 @@ from pathlib import Path
 from tests.why.worlds import Disk, produce
 from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.messages import TopicPartition
-from txnlog.monitoring.exporter import PREFIX, RootCollector
+from txnlog.monitoring.exporter import RootCollector
+from txnlog.monitoring.prometheus import PREFIX
 
 Values = Mapping[tuple[str, ...], float]
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from txnlog.cli.session import Session, session_of, stopped_by_signals
-from txnlog.monitoring.exporter import PREFIX, RootCollector
-from txnlog.monitoring.prometheus import MetricsServer, prometheus_client
+from txnlog.monitoring.exporter import RootCollector
+from txnlog.monitoring.prometheus import PREFIX, MetricsServer, prometheus_client
 
 app = typer.Typer(add_completion=False)
 

@@ -9,7 +9,7 @@ from typing import Any
 from txnlog.admin.root_state import read_root
 from txnlog.cluster import Cluster
 from txnlog.errors import TxnLogError
-from txnlog.monitoring.prometheus import prometheus_client
+from txnlog.monitoring.prometheus import PREFIX, prometheus_client
 from txnlog.monitoring.root_metrics import (
     Family,
     PartitionFigures,
@@ -18,7 +18,6 @@ from txnlog.monitoring.root_metrics import (
 )
 from txnlog.process.version import VERSION
 
-PREFIX = "txnlog_"
 READ_MS_MIN = 10_000
 """Scrapes in this time after a reading get the same metrics: the root pays for one consumer."""
 

@@ -7,6 +7,7 @@ from typing import Any
 from txnlog.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
+PREFIX = "txnlog_"
 
 
 def prometheus_client() -> Any:
