@@ -6,17 +6,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from txnlog.admin.looks import RememberedLooks
 from txnlog.admin.root_state import read_root
 from txnlog.cluster import Cluster
 from txnlog.errors import TxnLogError
 from txnlog.monitoring.prometheus import PREFIX, prometheus_client
-from txnlog.monitoring.root_metrics import (
-    Family,
-    PartitionFigures,
-    partition_figures,
-    root_families,
-)
+from txnlog.monitoring.root_metrics import Family, root_families
 from txnlog.process.version import VERSION
+from txnlog.protocol.moments import PartitionMoment
+from txnlog.protocol.panels.topics import count_partitions
 
 READ_MS_MIN = 10_000
 """Scrapes in this time after a reading get the same metrics: the root pays for one consumer."""
@@ -31,11 +29,12 @@ class RootCollector:
     def __init__(self, cluster: Cluster) -> None:
         self._client = prometheus_client()
         self._cluster = cluster
+        self._looks = RememberedLooks(cluster)
         self._clock = cluster.store.clock
         self._lock = threading.Lock()
         self._due_ms: int | None = None
         self._families: list[Family] = []
-        self._figures: dict[str, tuple[int, list[PartitionFigures]]] = {}
+        self._figures: dict[str, tuple[int, list[PartitionMoment]]] = {}
 
     def describe(self) -> list[Any]:
         """Nothing: to register a collector is no reason to read the root."""
@@ -63,7 +62,7 @@ class RootCollector:
     def _read(self) -> list[Family]:
         begun_ms = self._clock.boot_ms()
         try:
-            state = read_root(self._cluster)
+            state = read_root(self._cluster, looks=self._looks)
             there = [name for name, topic in state.topics.items() if not topic.is_deleted]
             found = list(root_families(state, {name: self._partitions(name) for name in there}))
         except TxnLogError as error:
@@ -81,12 +80,12 @@ class RootCollector:
             *found,
         ]
 
-    def _partitions(self, topic: str) -> Sequence[PartitionFigures]:
+    def _partitions(self, topic: str) -> Sequence[PartitionMoment]:
         """Counted again when the topic has changed."""
         log = self._cluster.topic_log(topic)
         known = self._figures.get(topic)
         if known is None or known[0] != log.log.version:
-            known = self._figures[topic] = log.log.version, partition_figures(log.view)
+            known = self._figures[topic] = log.log.version, count_partitions(log.view)
         return known[1]
 
 

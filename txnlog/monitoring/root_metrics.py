@@ -13,9 +13,9 @@ from typing import NamedTuple
 from txnlog.admin.groups import state_of
 from txnlog.protocol.diagnosis import find_problems
 from txnlog.protocol.group_changes import is_gone
+from txnlog.protocol.moments import PartitionMoment
 from txnlog.protocol.problems import ProblemKind, RootState, Upkeep
 from txnlog.protocol.states import TransactionResult, TransactionState
-from txnlog.protocol.topics import TopicState
 from txnlog.protocol.waiting import is_published
 from txnlog.text import printable
 
@@ -34,34 +34,8 @@ class Family(NamedTuple):
     samples: Samples
 
 
-class PartitionFigures(NamedTuple):
-    """Of one partition of a topic; the size is that of its live files."""
-
-    partition: int
-    start_offset: int
-    last_stable_offset: int
-    high_watermark: int
-    files: int
-    size_bytes: int
-
-
-def partition_figures(view: TopicState) -> list[PartitionFigures]:
-    """The figures of each partition. Takes time in proportion to the files."""
-    return [
-        PartitionFigures(
-            number,
-            part.log_start_offset,
-            part.last_stable_offset,
-            part.end_offset,
-            len(part.batches),
-            sum(batch.size_bytes for batch in part.batches),
-        )
-        for number, part in enumerate(view.partitions)
-    ]
-
-
 def root_families(
-    state: RootState, topics: Mapping[str, Sequence[PartitionFigures]]
+    state: RootState, topics: Mapping[str, Sequence[PartitionMoment]]
 ) -> Iterator[Family]:
     """All metrics of a root; `topics` are those that are there."""
     yield from _topics(state, topics)
@@ -82,7 +56,7 @@ def root_families(
         )
 
 
-def _topics(state: RootState, topics: Mapping[str, Sequence[PartitionFigures]]) -> Iterator[Family]:
+def _topics(state: RootState, topics: Mapping[str, Sequence[PartitionMoment]]) -> Iterator[Family]:
     rows = [
         ([printable(name), str(one.partition)], one)
         for name, found in sorted(topics.items())
@@ -94,7 +68,7 @@ def _topics(state: RootState, topics: Mapping[str, Sequence[PartitionFigures]]) 
         return Family(f"topic_partition_{name}", text, PARTITION, list(labelled))
 
     figures = [one for _, one in rows]
-    yield family("start_offset", "First offset", [one.start_offset for one in figures])
+    yield family("start_offset", "First offset", [one.log_start_offset for one in figures])
     yield family(
         "last_stable_offset",
         "Where read_committed readers end",
@@ -106,12 +80,12 @@ def _topics(state: RootState, topics: Mapping[str, Sequence[PartitionFigures]]) 
         "Records at and after the first one of an open transaction",
         [one.high_watermark - one.last_stable_offset for one in figures],
     )
-    yield family("files", "Live data files", [one.files for one in figures])
+    yield family("files", "Live data files", [one.num_files for one in figures])
     yield family("size_bytes", "Bytes of the live data files", [one.size_bytes for one in figures])
     small = sorted((name, count) for name, count in state.small_files.items() if name in topics)
     yield Family(
         "topic_small_files",
-        "Files that compaction can merge; 0 for a topic that has few",
+        "Files that compaction can merge",
         ["topic"],
         [([printable(name)], count) for name, count in small],
     )
