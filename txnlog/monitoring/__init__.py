@@ -2,5 +2,6 @@
 
 from txnlog.monitoring.clients import ClientCollector
 from txnlog.monitoring.exporter import RootCollector
+from txnlog.process.client_metrics import Metric
 
-__all__ = ["ClientCollector", "RootCollector"]
+__all__ = ["ClientCollector", "Metric", "RootCollector"]

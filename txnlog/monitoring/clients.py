@@ -20,7 +20,7 @@ class Measured(Protocol):
 
 
 class ClientCollector:
-    """The metrics of clients, for `registry.register`; asks them when it is asked, and only then.
+    """The metrics of clients, to be registered; asks them when it is asked, and only then.
 
     A client that nobody else refers to is forgotten. Of clients with one client.id the later ones
     are told apart by a number. Any thread may ask. Raises ConfigError without prometheus-client.

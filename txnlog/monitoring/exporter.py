@@ -21,7 +21,7 @@ READ_MS_MIN = 10_000
 
 
 class RootCollector:
-    """The metrics of a root, for `registry.register`; reads it when it is asked, and only then.
+    """The metrics of a root, to be registered; reads it when it is asked, and only then.
 
     A root that cannot be read has `txnlog_up` 0 and nothing else. Any thread may ask.
     """
