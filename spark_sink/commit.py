@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from spark_sink.lineage import CommittedBatch, report
 from spark_sink.messages import StagedTask, this_process
 from spark_sink.source_offsets import PlannedBatch, group_offsets, planned_batch
 from txnlog.cluster import Cluster
@@ -58,8 +59,9 @@ def commit_micro_batch(options: Config, tasks: Sequence[StagedTask], batch_id: i
     phases = Phases(facts, before=_measured.pop(run.run_id, None))
     cluster = Cluster.cached(options.root, options.storage)
     row: TransactionMetadata | None = None
+    committed: list[CommittedBatch] = []
     try:
-        row = commit_once(cluster, options, tasks, batch_id, phases)
+        row = commit_once(cluster, options, tasks, batch_id, phases, committed)
     finally:
         phases.stop()
         # Transactions of dead processes have waited for this one.
@@ -69,6 +71,8 @@ def commit_micro_batch(options: Config, tasks: Sequence[StagedTask], batch_id: i
         phases.before = None
         _measured[run.run_id] = phases
         _log("Batch %s of query %s", (str(batch_id), run.query_id), phases)
+    for batch in committed:
+        report(options, cluster, batch)
 
 
 def commit_once(
@@ -77,8 +81,12 @@ def commit_once(
     tasks: Sequence[StagedTask],
     batch_id: int,
     phases: Phases,
+    committed: list[CommittedBatch] | None = None,
 ) -> TransactionMetadata | None:
-    """The row that the commit leaves; None if the batch is already committed, or empty."""
+    """The row that the commit leaves; None if the batch is already committed, or empty.
+
+    `committed` gets what was committed.
+    """
     run, batches = tasks[0], _ordered(tasks)
     topics = tuple(sorted({batch.topic for batch in batches}))
     row, planned, read = _read(cluster, options, run.query_id, batch_id, topics, phases)
@@ -110,9 +118,20 @@ def commit_once(
                 return None
     _keep_figures_of(row.owner.last_batch, phases)
     last_batch = LastBatch(batch_id=batch_id, digest=planned.digest, topics=topics)
-    return cluster.coordinator.commit(
+    left = cluster.coordinator.commit(
         row, batches, offsets=offsets, last_batch=last_batch, phases=phases, read=read
     )
+    if committed is not None:
+        done = CommittedBatch(
+            run=run,
+            batch_id=batch_id,
+            row=left,
+            staged=batches,
+            offsets=offsets,
+            is_first_of_run=is_first_of_run,
+        )
+        committed.append(done)
+    return left
 
 
 def _is_published(

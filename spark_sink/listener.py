@@ -48,9 +48,9 @@ class TxnLogListener(StreamingQueryListener):
 
     `root` and `storage_options` are those of the sink (options `storage.<key>` without the
     prefix). Each report is passed to `on_report`, if given, logged (logger "txnlog", level INFO),
-    and with `registry` or `port` (0: any free port; on the loopback interface) exported to
-    Prometheus, which requires the extra `txnlog[prometheus]`. Raises ConfigError for a root that is
-    not absolute, and for `registry` or `port` without prometheus-client.
+    and with `registry` or `port` (0: any free port, at `address`) exported to Prometheus, which
+    requires the extra `txnlog[prometheus]`. Raises ConfigError for a root that is not absolute, for
+    `registry` or `port` without prometheus-client, and for an address that cannot be listened at.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class TxnLogListener(StreamingQueryListener):
         on_report: Callable[[QueryReport], None] | None = None,
         registry: CollectorRegistry | None = None,
         port: int | None = None,
+        address: str = "127.0.0.1",
     ) -> None:
         self._root = checked_root(root)
         self._storage_options = dict(checked_types(storage_options))
@@ -73,7 +74,7 @@ class TxnLogListener(StreamingQueryListener):
         if registry is not None or port is not None:
             from spark_sink.prometheus import PrometheusMetrics
 
-            self._metrics = PrometheusMetrics(registry, port)
+            self._metrics = PrometheusMetrics(registry, port, address)
 
     @property
     def latest(self) -> dict[str, QueryReport]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark_sink.reports import QueryReport
-from txnlog.errors import ConfigError
+from txnlog.monitoring.prometheus import MetricsServer, prometheus_client
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-LOOPBACK = "127.0.0.1"
 COMMIT_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -18,18 +17,12 @@ class PrometheusMetrics:
     """Metrics of all queries, by label `query`: a query's name, else its id.
 
     They are registered in `registry`, else in a new one; with `port` (0: any free port) a server
-    on the loopback interface exposes it. Raises ConfigError without prometheus-client.
+    at `address` exposes it. Raises ConfigError without prometheus-client, and for an address that
+    cannot be listened at.
     """
 
-    def __init__(self, registry: CollectorRegistry | None, port: int | None) -> None:
-        try:
-            import prometheus_client as client
-        except ImportError as error:
-            raise ConfigError(
-                "TxnLogListener(registry=..., port=...) requires prometheus-client: install "
-                "txnlog[prometheus], or omit both arguments.",
-                option="port",
-            ) from error
+    def __init__(self, registry: CollectorRegistry | None, port: int | None, address: str) -> None:
+        client = prometheus_client()
         registry = client.CollectorRegistry() if registry is None else registry
         query = ["query"]
         self._lag = client.Gauge(
@@ -63,14 +56,12 @@ class PrometheusMetrics:
             buckets=COMMIT_SECONDS,
             registry=registry,
         )
-        self._server: Any = None
-        if port is not None:
-            self._server, _ = client.start_http_server(port, addr=LOOPBACK, registry=registry)
+        self._server = None if port is None else MetricsServer(registry, address, port)
 
     @property
     def port(self) -> int | None:
         """The port of the server; None without one."""
-        return None if self._server is None else int(self._server.server_port)
+        return None if self._server is None else self._server.port
 
     def update(self, report: QueryReport, *, transactions: int, is_new: bool) -> None:
         """Update from a report; `transactions` were added, `is_new`: it has a new transaction."""
@@ -96,5 +87,4 @@ class PrometheusMetrics:
     def close(self) -> None:
         """Stop the server."""
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.close()

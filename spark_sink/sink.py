@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_sink.commit import commit_batch_write, commit_micro_batch
+from spark_sink.lineage import check_lineage
 from spark_sink.messages import StagedTask, batch_message, stream_message, task_context
 from spark_sink.rows import check_columns
 from spark_sink.staging import Stager
@@ -54,6 +55,7 @@ def stream_writer(
             option="outputMode",
         )
     _check_schema(schema, parsed)
+    check_lineage(parsed)
     writer = TxnLogStreamWriter(parsed, _cluster(parsed).cluster_id)
     collect_garbage()
     return writer

@@ -1,8 +1,8 @@
 """txnlog: Kafka's transaction system, without brokers, on Delta tables.
 
-The names below and `__all__` of `txnlog.admin`, `txnlog.errors`, the modules of `txnlog.testing`,
-`txnlog.compat.confluent_kafka` with its modules, `spark_source.sql`, `spark_sink` and
-`pyspark_txnlog` are public; all else may change at any time.
+The names below and `__all__` of `txnlog.admin`, `txnlog.errors`, `txnlog.monitoring`, the modules
+of `txnlog.testing`, `txnlog.compat.confluent_kafka` with its modules, `spark_source.sql`,
+`spark_sink` and `pyspark_txnlog` are public; all else may change at any time.
 Names are imported lazily: Spark's workers import this package, and need few of them.
 """
 

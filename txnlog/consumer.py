@@ -34,6 +34,7 @@ from txnlog.messages import (
     Message,
     TopicPartition,
 )
+from txnlog.process.client_metrics import Metric
 from txnlog.process.clock import Clock
 from txnlog.process.closing import ClosedAtTheEnd
 from txnlog.process.forking import refusal, watch
@@ -471,6 +472,14 @@ class Consumer(ClosedAtTheEnd):
         return self._call(lambda made: describe_topics(made.cluster, topic))
 
     # -- the end -----------------------------------------------------------------------------------
+
+    def metrics(self) -> list[Metric]:
+        """What it has done since it was made, with the names of Kafka's client where they fit, and
+        the lag of its partitions as of the last look; [] before the first call and after close().
+        For Prometheus see docs/monitoring.md. Any thread may call it, at any time.
+        """
+        made = self._opened
+        return [] if made is None else made.metrics()
 
     def close(self) -> None:
         """Commit (with enable.auto.commit), call on_revoke, leave the group. Idempotent.

@@ -32,6 +32,7 @@ from txnlog.errors import (
     UnknownTopicIdError,
 )
 from txnlog.messages import ClusterMetadata, ConsumerGroupMetadata, TopicPartition
+from txnlog.process.client_metrics import Metric
 from txnlog.process.closing import ClosedAtTheEnd
 from txnlog.process.forking import watch
 from txnlog.producing.accumulator import Accumulator, OnDelivery
@@ -138,7 +139,7 @@ class Producer(ClosedAtTheEnd):
             self._accumulator,
             self._deliveries,
             self._lifecycle,
-            None if self._transactions is None else self._transactions.session,
+            self._transactions,
         )
 
     def __repr__(self) -> str:
@@ -357,6 +358,12 @@ class Producer(ClosedAtTheEnd):
             self._deadline("list_topics()", timeout),
             lambda: describe_topics(self._outlet.cluster, topic),
         )
+
+    def metrics(self) -> list[Metric]:
+        """What it has done since it was made, with the names of Kafka's client where they fit; for
+        Prometheus see docs/monitoring.md. Any thread may call it, at any time.
+        """
+        return self._statistics.metrics()
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, call the callbacks, and end; an open transaction is aborted, a prepared one kept.

@@ -86,6 +86,8 @@ CALLS = (
     ["unpack-pyspark", EVIL],
     ["housekeeping", "--dry-run"],
     ["housekeeping", "--once"],
+    ["housekeeping", "--status"],
+    ["metrics"],
     ["groups", "delete-offsets", "-g", EVIL, "-t", "gone"],
     ["groups", "delete-offsets", "-g", EVIL, "-t", EVIL],
     ["groups", "delete", "-g", UNKNOWN],

@@ -39,6 +39,7 @@ WITH_NAMES = (
     "txnlog",
     "txnlog.admin",
     "txnlog.errors",
+    "txnlog.monitoring",
     "spark_source.sql",
     "spark_sink",
     "pyspark_txnlog",

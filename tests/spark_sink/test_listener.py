@@ -299,15 +299,20 @@ def test_metrics_of_a_query_and_their_end(tmp_path: Path) -> None:
     assert value("txnlog_transactions_total") == 3
 
 
-def test_port_serves_the_metrics_on_this_machine_only(tmp_path: Path) -> None:
-    """A port must not be open to the network."""
-    listener = TxnLogListener(str(tmp_path), port=0)
+@pytest.mark.parametrize("given", [{}, {"address": "127.0.0.2"}])
+def test_port_serves_the_metrics_on_this_machine_only_unless_told(
+    tmp_path: Path, given: dict[str, str]
+) -> None:
+    """A port must not be open to the network by itself."""
+    address = given.get("address", "127.0.0.1")
+    listener = TxnLogListener(str(tmp_path), port=0, **given)
     try:
         commit(tmp_path, 0)
         send_progress(listener, 0, 1, 4)
         assert listener._metrics is not None
-        assert listener._metrics._server.server_address[0] == "127.0.0.1"
-        with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics") as page:
+        assert listener._metrics._server is not None
+        assert listener._metrics._server.address == address
+        with urllib.request.urlopen(f"http://{address}:{listener.port}/metrics") as page:
             text = page.read().decode()
         assert 'txnlog_lag_records{partition="0",query="' in text
     finally:

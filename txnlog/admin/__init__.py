@@ -30,6 +30,7 @@ from txnlog.admin.descriptions import (
     TransactionDescription,
     TransactionListing,
 )
+from txnlog.admin.upkeep import HousekeepingDescription
 from txnlog.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from txnlog.protocol.explanations import (
     GroupExplanation,
@@ -70,6 +71,7 @@ __all__ = [
     "FindingKind",
     "GroupExplanation",
     "HangingTransaction",
+    "HousekeepingDescription",
     "IdExplanation",
     "IsolationLevel",
     "ListConsumerGroupsResult",

@@ -48,6 +48,8 @@ from txnlog.admin.requests import (
     transaction_or_spec,
 )
 from txnlog.admin.root_configs import OnStep
+from txnlog.admin.root_state import read_root
+from txnlog.admin.upkeep import HousekeepingDescription, describe_housekeeping
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import describe_topics
 from txnlog.messages import ClusterMetadata, TopicPartition
@@ -459,6 +461,12 @@ class AdminClient:
         Reads what one consumer of all topics reads. Errors: StorageError, an authorization error.
         """
         return self._one(lambda: traces.root_problems(self.cluster))
+
+    def describe_housekeeping(self) -> Future[HousekeepingDescription]:
+        """Who does the housekeeping, the last run of each duty, and what is overdue. Reads what
+        `find_problems` reads.
+        """
+        return self._one(lambda: describe_housekeeping(self.cluster, read_root(self.cluster)))
 
     def explain_group(self, group_id: str) -> Future[GroupExplanation]:
         """Why a group waits or lags. Errors: GroupIdNotFoundError."""

@@ -13,6 +13,7 @@ from txnlog.cluster import Cluster
 from txnlog.errors import ObjectNotFoundError
 from txnlog.protocol.compaction import CompactionSettings, plan
 from txnlog.protocol.diagnosis import SMALL_FILES_MIN
+from txnlog.protocol.duties import told_runs
 from txnlog.protocol.leases import HOUSEKEEPING
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.problems import RootState, Upkeep
@@ -99,11 +100,14 @@ class Looks:
         return state.now_ms - max(item.age_ms for item in left) if left else None
 
     def upkeep(self) -> Upkeep:
-        """The lease of the housekeeping."""
-        lease, changed_ms = self.cluster.read_lease(HOUSEKEEPING)
+        """Who does the housekeeping, and what of it the newest commits tell."""
+        reading = self.cluster.read_lease(HOUSEKEEPING)
+        lease, changed_ms = reading.lease, reading.changed_ms
         if lease is None:
             return Upkeep("", 0, changed_ms)
-        return Upkeep(lease.by, lease.lease_ms, changed_ms)
+        since_ms, duties = told_runs(reading.told, at_ms=reading.told_ms)
+        since_ms = since_ms if reading.told_ms == changed_ms and lease.by else changed_ms
+        return Upkeep(lease.by, lease.lease_ms, changed_ms, since_ms, duties)
 
 
 def count_small_files(log: TopicLog) -> int:

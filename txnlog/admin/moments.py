@@ -308,7 +308,7 @@ class Reading:
                     shard.path, shard.log.version, *numbers, txns.vacuumed_ms, txns.vacuum_age_ms
                 )
             )
-        return UpkeepMoment(*state.upkeep, state.free_bytes, tables)
+        return UpkeepMoment(*state.upkeep[:3], state.free_bytes, tables)
 
     def _notes(self, state: RootState, changes: Changes, num_lanes: int) -> list[str]:
         notes = [] if self.as_of_ms is None else list(AS_OF)

@@ -20,7 +20,7 @@ _UsageError: Any = typer.BadParameter.__base__
 GLOBAL = ("--root", "--storage", "--output")
 COMMANDS = (
     "topics", "configs", "produce", "consume", "groups", "offsets", "transactions", "dump",
-    "housekeeping", "why", "top", "verify", "repair", "spark-conf", "unpack-pyspark",
+    "housekeeping", "metrics", "why", "top", "verify", "repair", "spark-conf", "unpack-pyspark",
 )  # fmt: skip
 
 

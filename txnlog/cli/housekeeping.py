@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from txnlog.cli.housekeeping_status import show_status
 from txnlog.cli.session import Session, session_of, stopped_by_signals
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
 from txnlog.protocol.expiry import (
@@ -109,6 +110,13 @@ def housekeeping(
             help="List what retention, log clean-up, expiry of producers and vacuum would remove.",
         ),
     ] = False,
+    status: Annotated[
+        bool,
+        typer.Option(
+            "--status",
+            help="Show who holds the lease, the last run of each duty, and what is overdue.",
+        ),
+    ] = False,
 ) -> None:
     """Finish transactions of dead processes, time transactions out, compact, remove old files.
 
@@ -117,6 +125,9 @@ def housekeeping(
     off here are whole in a wide terminal, and in docs/cli.md.
     """
     session = session_of(context)
+    if status:
+        show_status(session, session.admin().describe_housekeeping().result())
+        return
     settings = HousekeepingSettings(
         abort_interval_ms=abort_interval_ms,
         remove_interval_ms=remove_interval_ms,

@@ -28,6 +28,7 @@ from txnlog.errors import (
     ClientStateError,
 )
 from txnlog.messages import OFFSET_INVALID, Message, TopicPartition
+from txnlog.process.client_metrics import Metric
 from txnlog.settings.config import Config, client_events
 from txnlog.storage.tables.topic_log import TopicLog
 
@@ -81,13 +82,22 @@ class Consumption:
         self._maintenance_due_ms = self.clock.boot_ms()
         self._events = client_events(config, self.clock.boot_ms)
         self._statistics = ConsumerStatistics(
-            config, self.clock, self._fetcher.readers, self._commits.stored
+            config,
+            self.clock,
+            self._fetcher.readers,
+            self._fetcher.fetched,
+            self._rebalances,
+            self._commits.stored,
         )
 
     @property
     def readers(self) -> Mapping[Key, PartitionReader]:
         """The assigned partitions."""
         return self._fetcher.readers
+
+    def metrics(self) -> list[Metric]:
+        """See Consumer.metrics."""
+        return self._statistics.metrics()
 
     @property
     def is_reading(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from txnlog.consuming.fetching import Chunk, Key, PartitionReader
+from txnlog.consuming.fetching import Chunk, Fetched, Key, PartitionReader
 from txnlog.errors import TxnLogError
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.polling import LOCAL_MS, Polling, poll_interval_ms
@@ -40,6 +40,7 @@ class Fetcher:
         self._logs: dict[str, TopicLog] = {}
         self._failures: dict[str, Exception] = {}
         self._unreported: set[str] = set()
+        self.fetched = Fetched()
         self.readers: dict[Key, PartitionReader] = {}
 
     def add(self, log: TopicLog, partition: int) -> PartitionReader:
@@ -47,7 +48,9 @@ class Fetcher:
         key = (log.name, partition)
         reader = self.readers.get(key)
         if reader is None:
-            reader = PartitionReader(log, partition, read_committed=self._read_committed)
+            reader = PartitionReader(
+                log, partition, self.fetched, read_committed=self._read_committed
+            )
             self._logs[log.name] = log
             self._turns.append(reader)
             self.wake()

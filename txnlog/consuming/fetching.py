@@ -116,14 +116,26 @@ class ListChunk:
         return map(Message, *at, keys, values, times_ms)
 
 
+class Fetched:
+    """What a consumer has read, of all partitions that it ever had."""
+
+    def __init__(self) -> None:
+        self.files = 0
+        self.size_bytes = 0
+        self.records = 0
+
+
 class PartitionReader:
     """One assigned partition. `position` is the next offset to return, None before it is set.
 
     `reported_end` is the end that enable.partition.eof reported last.
     """
 
-    def __init__(self, log: TopicLog, partition: int, *, read_committed: bool) -> None:
+    def __init__(
+        self, log: TopicLog, partition: int, fetched: Fetched, *, read_committed: bool
+    ) -> None:
         self.log = log
+        self._fetched = fetched
         self.topic = log.name
         self.partition = partition
         self.position: int | None = None
@@ -241,6 +253,8 @@ class PartitionReader:
         count = num_records or header.last_offset - header.base_offset + 1
         rows = CHUNK_BYTES // max(1, header.size_bytes // count)
         self._header = header
+        self._fetched.files += 1
+        self._fetched.size_bytes += header.size_bytes
         data = self._ahead.pop(header.path, None)
         self._is_held = data is not None
         span = FileSpan(
@@ -291,6 +305,7 @@ class PartitionReader:
             offsets = number_array(found.column("offset_delta").to_numpy() + header.base_offset)
             chunk = ArrowChunk(self, offsets, found)
         self._next = chunk.offset(chunk.num_rows - 1) + 1
+        self._fetched.records += chunk.num_rows
         return chunk
 
 

@@ -32,6 +32,7 @@ from txnlog.errors import (
 )
 from txnlog.messages import ConsumerGroupMetadata
 from txnlog.process.client_events import ClientEvents
+from txnlog.process.client_metrics import Times
 from txnlog.process.failures import unexpected
 from txnlog.protocol.group_metadata import Group, Positions
 from txnlog.protocol.membership import MembershipStatus
@@ -82,6 +83,7 @@ class GroupSession:
         self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._last_group: Group | None = None
         self._pending_watch: Watch | None = None
+        self.commits = Times()
         self._failed_joins = 0
 
     # -- membership --------------------------------------------------------------------------------
@@ -274,14 +276,15 @@ class GroupSession:
         """
         self.require_generation()
         self.drain()
-        self._cluster.groups.commit(
-            self.settings.group_id,
-            self.generation,
-            positions,
-            member_id=self.membership.member_id,
-            metadata=notes,
-            starts=starts,
-        )
+        with self.commits.timing():
+            self._cluster.groups.commit(
+                self.settings.group_id,
+                self.generation,
+                positions,
+                member_id=self.membership.member_id,
+                metadata=notes,
+                starts=starts,
+            )
 
     def commit_without_assignment(self, positions: Positions, notes: Notes) -> None:
         """Commit in a group without members, under its present generation.
@@ -298,7 +301,8 @@ class GroupSession:
                 group_id=group_id,
             )
         generation = groups.start(group_id) if group is None else group.generation
-        groups.commit(group_id, generation, positions, metadata=notes)
+        with self.commits.timing():
+            groups.commit(group_id, generation, positions, metadata=notes)
 
     def commit_later(
         self, positions: Positions, notes: Notes, starts: Positions, on_done: OnDone
@@ -310,14 +314,15 @@ class GroupSession:
         def job() -> None:
             error: TxnLogError | None = None
             try:
-                self._background_cluster.groups.commit(
-                    self.settings.group_id,
-                    generation,
-                    positions,
-                    member_id=member_id,
-                    metadata=notes,
-                    starts=starts,
-                )
+                with self.commits.timing():
+                    self._background_cluster.groups.commit(
+                        self.settings.group_id,
+                        generation,
+                        positions,
+                        member_id=member_id,
+                        metadata=notes,
+                        starts=starts,
+                    )
             except Exception as refused:
                 error = unexpected(refused, "Committing offsets")
             self._done.put(lambda: on_done(error))

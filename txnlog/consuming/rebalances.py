@@ -72,6 +72,7 @@ class Rebalances:
         self._look_due_ms = 0
         self.subscription: tuple[str, ...] = ()
         self.callbacks = Callbacks()
+        self.count = 0
         self.needs_rejoin = self.is_assigning = False
 
     # -- between two polls -------------------------------------------------------------------------
@@ -178,6 +179,7 @@ class Rebalances:
         self._commits.start(keeps=bool(self._announced))
         self.needs_rejoin = membership.must_rejoin
         membership.accept()
+        self.count += 1
         added = sorted(set(self._fetcher.readers) - self._announced)
         self._announced = set(self._fetcher.readers)
         text = "Consumer %s is in generation %d of group %r and reads %s"

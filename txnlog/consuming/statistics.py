@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from txnlog.consuming.fetching import Key, PartitionReader
+from txnlog.consuming.fetching import Fetched, Key, PartitionReader
 from txnlog.consuming.group_session import GroupSession
+from txnlog.consuming.rebalances import Rebalances
 from txnlog.messages import OFFSET_INVALID
+from txnlog.process.client_metrics import Metric, Value, made_metrics
 from txnlog.process.clock import Clock
 from txnlog.settings.config import Config
 
@@ -20,6 +22,8 @@ class ConsumerStatistics:
         config: Config,
         clock: Clock,
         readers: Mapping[Key, PartitionReader],
+        fetched: Fetched,
+        rebalances: Rebalances,
         stored: Callable[[Key], int],
     ) -> None:
         self._client_id: str = config.get("client.id")
@@ -27,6 +31,7 @@ class ConsumerStatistics:
         self._started_ms = clock.boot_ms()
         self._readers = readers
         self._stored = stored
+        self._fetched, self._rebalances = fetched, rebalances
         self.session: GroupSession | None = None
 
     def __call__(self) -> dict[str, Any]:
@@ -56,6 +61,26 @@ class ConsumerStatistics:
                 "member_id": session.membership.member_id,
             }
         return found
+
+    def metrics(self) -> list[Metric]:
+        """See Consumer.metrics."""
+        readers, session = list(self._readers.items()), self.session
+        numbers = {
+            "records-consumed-total": self._fetched.records,
+            "bytes-consumed-total": self._fetched.size_bytes,
+            "fetch-total": self._fetched.files,
+            "rebalance-total": self._rebalances.count,
+            "assigned-partitions": len(readers),
+        }
+        found: list[Value] = [(name, {}, value) for name, value in numbers.items()]
+        for (topic, number), reader in readers:
+            lag = _partition(reader, OFFSET_INVALID)["consumer_lag"]
+            if lag >= 0:
+                tags = {"topic": topic, "partition": str(number)}
+                found.append(("records-lag", tags, lag))
+        if session is not None:
+            found += session.commits.values("commit-seconds")
+        return made_metrics("consumer", self._client_id, found)
 
 
 def _partition(reader: PartitionReader, stored: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from txnlog.protocol.topics import INTERNAL_PREFIX, check_topic_name
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.storage.delta.log_settings import LogSettings
 from txnlog.storage.store.objects import ObjectStore
-from txnlog.storage.tables.cluster_log import ClusterLog
+from txnlog.storage.tables.cluster_log import ClusterLog, LeaseReading
 from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
 from txnlog.storage.tables.topic_log import TopicLog
 
@@ -286,12 +286,17 @@ class Root:
         with self._opening:
             self._meta.change_fsync(prepare)
 
-    def change_lease(self, name: str, decide: Callable[[Lease | None], Lease | R]) -> Lease | R:
+    def change_lease(
+        self,
+        name: str,
+        decide: Callable[[Lease | None], Lease | R],
+        told: Callable[[], dict[str, str]] = dict,
+    ) -> Lease | R:
         """See ClusterLog.change_lease."""
         with self._opening:
-            return self._meta.change_lease(name, decide)
+            return self._meta.change_lease(name, decide, told)
 
-    def read_lease(self, name: str) -> tuple[Lease | None, int]:
+    def read_lease(self, name: str) -> LeaseReading:
         """See ClusterLog.read_lease."""
         with self._opening:
             return self._meta.read_lease(name)

@@ -27,6 +27,7 @@ from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.housekeeping.retention import Retention
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.process.failures import Failures
+from txnlog.protocol.duties import DAY_MS, ERROR_CHARS_MAX, DutyRun
 from txnlog.protocol.expiry import (
     PRODUCER_ID_EXPIRATION_MS_DEFAULT,
     TRANSACTIONAL_ID_EXPIRATION_MS_DEFAULT,
@@ -201,7 +202,8 @@ class Housekeeper:
         failures = Failures("Housekeeping")
         for duty in self._duties:
             with failures.of(duty.name):
-                done[duty.name] = _exhausted(duty)
+                # Nobody knows when the next round is.
+                done[duty.name] = self._noted(duty, partial(_exhausted, duty), every_ms=DAY_MS)
         failures.check()
         return done
 
@@ -272,7 +274,7 @@ class Housekeeper:
     def _do(self, duty: Duty) -> None:
         # A table that denies writes is an error too: it delays only its own transactions (R37).
         try:
-            count = duty.act()
+            count = self._noted(duty, duty.act, every_ms=duty.interval_ms)
         except TxnLogError as error:
             self._say_retried(duty.name, duty.name, error, duty.interval_ms)
             return
@@ -284,6 +286,22 @@ class Housekeeper:
             self._cluster.store.retries.worked(duty.name)
         if count:
             logger.info("Housekeeping, %s: %d", duty.name, count)
+
+    def _noted(self, duty: Duty, act: Callable[[], int], *, every_ms: int) -> int:
+        """What `act` returns, or raises; it is told with the lease."""
+        count, failure = 0, ""
+        try:
+            count = act()
+        except Exception as error:
+            text = error.message if isinstance(error, TxnLogError) else repr(error)
+            failure = text[:ERROR_CHARS_MAX]
+            raise
+        finally:
+            now_ms = self._clock.boot_ms()
+            self._lease.runs[duty.name] = DutyRun(
+                at_ms=now_ms, due_ms=now_ms + every_ms, count=count, error=failure
+            )
+        return count
 
     def _say_retried(self, place: str, what: str, error: TxnLogError, wait_ms: int) -> None:
         self._cluster.store.retries.failed(

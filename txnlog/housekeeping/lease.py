@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping
 
 from txnlog.cluster import Cluster
+from txnlog.protocol.duties import DutyRun, told_parameters
 from txnlog.protocol.leases import (
     HeldByAnother,
     Lease,
@@ -32,6 +33,9 @@ class LeaseHolder:
         self._by = f"process {os.getpid()} on {socket.gethostname()}"
         self._seen = LeaseObservation(None, 0)
         self._held_until_ms: int | None = None
+        self._since_ms = 0
+        self.runs: dict[str, DutyRun] = {}
+        """The last runs of the holder's duties, by its boot clock; told with each write."""
         self.other: Lease | None = None
         self.seen: Mapping[str, Sighting] = {}
 
@@ -51,6 +55,8 @@ class LeaseHolder:
         lease. Raises StorageError: a lease that was held stays held for its time.
         """
         sent_ms = self._clock.boot_ms()
+        if not self.is_held:
+            self._since_ms = sent_ms
 
         def decide(lease: Lease | None) -> Lease | HeldByAnother:
             now_ms = self._clock.boot_ms()
@@ -64,12 +70,12 @@ class LeaseHolder:
                 now_ms=now_ms,
             )
 
-        result = self._cluster.change_lease(self._name, decide)
+        result = self._cluster.change_lease(self._name, decide, self._told)
         if looks_once and isinstance(result, HeldByAnother):
             lease, now_ms = result.lease, self._clock.boot_ms()
             if self._cluster.leases_age_ms() > 2 * lease.lease_ms:
                 self._seen = LeaseObservation(lease, now_ms - lease.lease_ms)
-                result = self._cluster.change_lease(self._name, decide)
+                result = self._cluster.change_lease(self._name, decide, self._told)
         if isinstance(result, HeldByAnother):
             self._held_until_ms, self.other = None, result.lease
             return min(result.wait_ms, self._lease_ms // 3)
@@ -83,5 +89,11 @@ class LeaseHolder:
             return
         self._held_until_ms = None
         self._cluster.change_lease(
-            self._name, lambda lease: prepare_release(lease, holder=self._holder, seen=seen)
+            self._name,
+            lambda lease: prepare_release(lease, holder=self._holder, seen=seen),
+            self._told,
         )
+
+    def _told(self) -> dict[str, str]:
+        now_ms = self._clock.boot_ms()
+        return told_parameters(self.runs, held_ms=now_ms - self._since_ms, now_ms=now_ms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from threading import Condition, RLock, get_ident
 
@@ -13,6 +13,7 @@ from txnlog.messages import Headers, Message
 from txnlog.process.clock import Clock
 from txnlog.producing.accumulator import OnDelivery
 from txnlog.producing.batching import Batch
+from txnlog.protocol.metadata import StagedBatch
 from txnlog.storage.batches.record_lists import RecordLists, from_arrow
 
 
@@ -26,6 +27,24 @@ class _Report:
     remaining: int
 
 
+class Sent:
+    """What is in a topic, what failed, and what was tried again."""
+
+    def __init__(self) -> None:
+        self.files = 0
+        self.records = 0
+        self.size_bytes = 0
+        self.failed_records = 0
+        self.retried_records = 0
+
+    def add(self, files: Iterable[StagedBatch]) -> None:
+        """These are in their topics."""
+        for file in files:
+            self.files += 1
+            self.records += file.num_records
+            self.size_bytes += file.size_bytes
+
+
 class Deliveries:
     """Reports in order of arrival, by consecutive numbers. Batches without callbacks are not kept.
 
@@ -35,6 +54,7 @@ class Deliveries:
 
     def __init__(self, clock: Clock) -> None:
         self._boot_ms = clock.boot_ms
+        self.sent = Sent()
         self._reports: dict[int, _Report] = {}
         self._first = 0
         self._end = 0
@@ -57,7 +77,13 @@ class Deliveries:
 
         Only the first report of a batch counts.
         """
-        if batch.callbacks and not batch.is_reported:
+        if batch.is_reported:
+            return
+        if isinstance(outcome, TxnLogError):
+            self.sent.failed_records += batch.num_records
+        if not batch.callbacks:
+            batch.is_reported = True
+        else:
             report = _Report(batch, outcome, self._boot_ms(), len(batch.callbacks))
             with self._lock:
                 # The end moves last: a report beyond it is replaced by the next one.

@@ -174,6 +174,7 @@ class Deferred:
         Where these are not known the record is committed, and its report is an error that says so.
         """
         for (topic, _, _), buffer in sorted(self._buffers.items()):
+            self._deliveries.sent.add(file for file, _ in buffer.files)
             for file, batches in buffer.files:
                 if any(batch.callbacks for batch in batches):
                     outcome = self._outcome(topic, file)
@@ -185,6 +186,8 @@ class Deferred:
 
     def discard(self, error: TxnLogError) -> None:
         for buffer in self._buffers.values():
+            left = (file.num_records for file, batches in buffer.files if not batches)
+            self._deliveries.sent.failed_records += sum(left)
             for batch in [*(b for _, batches in buffer.files for b in batches), *buffer.waiting]:
                 self._deliveries.add(batch, error)
             self._release(buffer.waiting)

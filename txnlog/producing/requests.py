@@ -168,6 +168,7 @@ class RequestPublication:
             for batch in batches:
                 self._deliveries.add(batch, offset)
                 offset += batch.num_records
+        self._deliveries.sent.add(request.staged)
         self._release(request.batches)
         return True
 
@@ -180,6 +181,7 @@ class RequestPublication:
             return True
         age_ms = self._clock.boot_ms() - request.created_ms
         if age_ms <= self._delivery_timeout_ms:
+            self._deliveries.sent.retried_records += request.num_records
             self._say_retried(request, error)
             return False
         unknown = ", but may have been written" if request.is_outcome_unknown else ""

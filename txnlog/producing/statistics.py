@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from txnlog.process.client_metrics import Metric, Value, made_metrics
 from txnlog.process.clock import Clock
 from txnlog.producing.accumulator import Accumulator
 from txnlog.producing.deliveries import Deliveries
 from txnlog.producing.lifecycle import Lifecycle
-from txnlog.producing.producer_session import ProducerSession
 from txnlog.producing.sender import Sender
+from txnlog.producing.transaction_manager import TransactionManager
 from txnlog.protocol.producer_states import LifecycleState
 from txnlog.settings.config import Config
 
@@ -35,7 +36,7 @@ class ProducerStatistics:
         accumulator: Accumulator,
         deliveries: Deliveries,
         lifecycle: Lifecycle,
-        session: ProducerSession | None,
+        transactions: TransactionManager | None,
     ) -> None:
         self._client_id: str = config.get("client.id")
         self._clock = clock
@@ -44,7 +45,8 @@ class ProducerStatistics:
         self._accumulator = accumulator
         self._deliveries = deliveries
         self._lifecycle = lifecycle
-        self._session = session
+        self._transactions = transactions
+        self._session = None if transactions is None else transactions.session
 
     def __call__(self) -> dict[str, Any]:
         now_ms = self._clock.boot_ms()
@@ -69,3 +71,21 @@ class ProducerStatistics:
                 found["eos"]["producer_id"] = self._session.row.producer_id
                 found["eos"]["producer_epoch"] = self._session.row.producer_epoch
         return found
+
+    def metrics(self) -> list[Metric]:
+        """See Producer.metrics."""
+        sent, accumulator = self._deliveries.sent, self._accumulator
+        numbers = {
+            "record-send-total": sent.records,
+            "record-error-total": sent.failed_records,
+            "record-retry-total": sent.retried_records,
+            "byte-total": sent.size_bytes,
+            "batch-total": sent.files,
+            "buffer-total-bytes": accumulator.memory_bytes,
+            "buffer-available-bytes": max(0, accumulator.memory_bytes - accumulator.held_bytes),
+        }
+        found: list[Value] = [(name, {}, value) for name, value in numbers.items()]
+        if self._transactions is not None:
+            found.append(("txn-abort-total", {}, self._transactions.aborts))
+            found += self._transactions.commits.values("txn-commit-seconds")
+        return made_metrics("producer", self._client_id, found)

@@ -20,6 +20,7 @@ from txnlog.errors import (
     UnknownTopicIdError,
 )
 from txnlog.messages import ConsumerGroupMetadata, TopicPartition
+from txnlog.process.client_metrics import Times
 from txnlog.process.failures import parts_of, unexpected
 from txnlog.producing.deadlines import Deadline
 from txnlog.producing.destinations import Destinations
@@ -63,6 +64,8 @@ class TransactionManager:
         self._sender = sender
         self._destinations = destinations
         self._outlet = outlet
+        self.commits = Times()
+        self.aborts = 0
 
     @property
     def prepared_state(self) -> str | None:
@@ -164,12 +167,13 @@ class TransactionManager:
         def commit() -> None:
             if self._lifecycle.has_ended(call, number):
                 return
-            staging = self._flush(deadline)
-            publication = self._sender.publication
-            if not self.session.is_empty(staging):
-                deadline.retry(lambda: self.session.commit(staging))
-                if isinstance(publication, Deferred):
-                    publication.report()
+            with self.commits.timing():
+                staging = self._flush(deadline)
+                publication = self._sender.publication
+                if not self.session.is_empty(staging):
+                    deadline.retry(lambda: self.session.commit(staging))
+                    if isinstance(publication, Deferred):
+                        publication.report()
             self._end()
 
         self._run(call, number, deadline, commit)
@@ -184,6 +188,7 @@ class TransactionManager:
                 return
             self._sender.discard_held(aborted(self.session.transactional_id))
             deadline.retry(self.session.abort)
+            self.aborts += 1
             logger.info("Producer %r has aborted its transaction", self.session.transactional_id)
             self._end()
 

@@ -218,7 +218,7 @@ def _upkeep(state: RootState) -> Iterator[Problem]:
     upkeep = state.upkeep
     if upkeep is not None:
         silent_ms = state.now_ms - upkeep.changed_ms
-        is_dead = upkeep.holder and silent_ms > 2 * upkeep.lease_ms + PATIENCE_MS
+        is_dead = upkeep.holder and silent_ms > upkeep.slack_ms
         if is_dead or silent_ms > DAY_MS:
             who = f"{upkeep.holder} has not renewed its lease" if upkeep.holder else "nobody did it"
             yield Problem(

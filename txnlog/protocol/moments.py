@@ -213,7 +213,9 @@ class Flow(NamedTuple):
 
 
 class TableUpkeep(NamedTuple):
-    """What housekeeping has done to a table, and has to do."""
+    """What housekeeping has done to a table, and has to do; the checkpoint's version may be -1,
+    unknown.
+    """
 
     table: str
     version: int
@@ -222,6 +224,7 @@ class TableUpkeep(NamedTuple):
     small_files: int
     vacuumed_ms: int
     vacuum_age_ms: int
+    checkpoint_version: int = -1
 
 
 class UpkeepMoment(NamedTuple):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from txnlog.protocol.duties import DutyRun
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import Owner, ProducerIdAndEpoch, TransactionMetadata
 from txnlog.protocol.states import TransactionState
@@ -43,6 +44,13 @@ class ProblemKind(Enum):
     DISK_FULL = "disk full"
 
 
+UPKEEP = (
+    ProblemKind.SMALL_FILES,
+    ProblemKind.VACUUM_OVERDUE,
+    ProblemKind.NO_HOUSEKEEPING,
+    ProblemKind.DISK_FULL,
+)
+"""What housekeeping has left to do, or cannot do."""
 BLOCKING = (ProblemKind.OPEN, ProblemKind.DECIDED, ProblemKind.HANGING)
 """What readers wait for, and `find-hanging` lists."""
 
@@ -104,12 +112,25 @@ class Problem:
 
 class Upkeep(NamedTuple):
     """The lease of the housekeeping: who holds it ("": nobody), for how long it is taken, and when
-    it last changed, or the earliest time that the log still shows.
+    it last changed, or the earliest time that the log still shows; since when it is held, or free,
+    -1 if that is unknown; and the last runs of the duties, by the store's clock.
     """
 
     holder: str
     lease_ms: int
     changed_ms: int
+    since_ms: int = -1
+    duties: Mapping[str, DutyRun] = {}
+
+    @property
+    def slack_ms(self) -> int:
+        """So old may be what is known of a holder that works."""
+        return 2 * self.lease_ms + PATIENCE_MS
+
+    def overdue(self, now_ms: int) -> list[str]:
+        """The duties that should have run, and have not."""
+        runs = self.duties.items()
+        return [n for n, run in runs if run.is_overdue(now_ms=now_ms, slack_ms=self.slack_ms)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -306,6 +306,21 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         doc="Spark's option.",
     ),
     Setting(
+        name="openlineage.disabled",
+        parse=boolean,
+        default=True,
+        applies_to=SINK_STREAM,
+        doc="`false` sends an OpenLineage event after each micro-batch "
+        "([monitoring](monitoring.md#openlineage)).",
+    ),
+    Setting(
+        name="openlineage.namespace",
+        parse=identifier,
+        default=None,
+        applies_to=SINK_STREAM,
+        doc="The namespace of the job; without it that of `OPENLINEAGE_NAMESPACE`, else `default`.",
+    ),
+    Setting(
         name="client.id",
         parse=identifier,
         default="txnlog",

@@ -24,6 +24,7 @@ from txnlog.compat.confluent_kafka.error_codes import CODES
 from txnlog.compat.confluent_kafka.producer import Producer
 from txnlog.consuming.record_stream import Before
 from txnlog.messages import ClusterMetadata, ConsumerGroupMetadata, Message, TopicPartition
+from txnlog.process.client_metrics import Metric
 from txnlog.process.closing import AwaitedAtTheEnd
 
 __all__ = ["AIOConsumer", "AIOProducer"]
@@ -205,6 +206,10 @@ class AIOProducer(_Client):
     ) -> None:
         """Discard records that are not delivered yet."""
         await self._run(self._producer.purge, in_queue, in_flight, blocking)
+
+    def metrics(self) -> list[Metric]:
+        """See txnlog.Producer.metrics."""
+        return self._producer.metrics()
 
     async def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
         """The topics of the root, or one of them."""
@@ -421,6 +426,10 @@ class AIOConsumer(_Client):
     ) -> list[TopicPartition]:
         """The first offset at or after the time (ms) in each `offset`."""
         return await self._run(self._consumer.offsets_for_times, partitions, timeout)
+
+    def metrics(self) -> list[Metric]:
+        """See txnlog.Consumer.metrics."""
+        return self._consumer.metrics()
 
     async def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
         """The topics of the root, or one of them."""

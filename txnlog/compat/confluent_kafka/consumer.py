@@ -25,6 +25,7 @@ from txnlog.messages import (
     Message,
     TopicPartition,
 )
+from txnlog.process.client_metrics import Metric
 from txnlog.process.closing import ClosedAtTheEnd
 
 RebalanceCallback = Callable[..., Any]
@@ -239,6 +240,10 @@ class Consumer(ClosedAtTheEnd):
         """The first offset at or after the time (ms) in each `offset`."""
         with translated():
             return self._open().offsets_for_times(partitions, timeout)
+
+    def metrics(self) -> list[Metric]:
+        """See txnlog.Consumer.metrics."""
+        return self._consumer.metrics()
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
         """The topics of the root, or one of them."""

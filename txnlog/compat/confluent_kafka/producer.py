@@ -11,6 +11,7 @@ from txnlog.compat.confluent_kafka.client_config import client_config
 from txnlog.compat.confluent_kafka.error import KafkaException, kafka_error, translated
 from txnlog.compat.confluent_kafka.metadata import cluster_metadata
 from txnlog.messages import ClusterMetadata, ConsumerGroupMetadata, Message, TopicPartition
+from txnlog.process.client_metrics import Metric
 from txnlog.process.closing import ClosedAtTheEnd
 from txnlog.producing.record_arguments import HeadersArgument
 
@@ -102,6 +103,10 @@ class Producer(ClosedAtTheEnd):
         """Discard records that are not delivered yet."""
         with translated():
             self._producer.purge(in_queue, in_flight, blocking)
+
+    def metrics(self) -> list[Metric]:
+        """See txnlog.Producer.metrics."""
+        return self._producer.metrics()
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
         """The topics of the root, or one of them."""

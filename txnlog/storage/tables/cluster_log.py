@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -44,6 +44,18 @@ ON, OFF, SYNCING = "true", "false", "syncing"
 synced. No value: each process follows its own option."""
 
 
+class LeaseReading(NamedTuple):
+    """A lease, and when one was last changed; what its holder `told` of its duties, and when.
+
+    Times are the store's; where the log does not show a change any more, that of a later commit.
+    """
+
+    lease: Lease | None
+    changed_ms: int
+    told: Mapping[str, str]
+    told_ms: int
+
+
 class ClusterView:
     """The cluster's settings, producer ids and shards, as the log of `__cluster` has them."""
 
@@ -57,6 +69,8 @@ class ClusterView:
         self.created: dict[str, int] = {}
         self.lease_version = -1
         """That of the newest change of a lease, or of the oldest commit that was read."""
+        self.told: tuple[int, Mapping[str, str]] = (-1, {})
+        """What the newest change of a lease that told something told, and its version."""
 
     def parse(self, commit: Commit) -> Commit:
         return commit
@@ -64,6 +78,8 @@ class ClusterView:
     def apply(self, commit: Commit) -> None:
         if commit.info.operation == CHANGE_LEASE or self.lease_version < 0:
             self.lease_version = commit.version
+        if commit.info.operation == CHANGE_LEASE and commit.info.operation_parameters:
+            self.told = commit.version, commit.info.operation_parameters
         for action in commit.actions:
             if isinstance(action, Metadata):
                 self.cluster_id = action.id
@@ -266,9 +282,15 @@ class ClusterLog:
         start = transact(self._log, lambda: max(self._view.producer_ids_end, above + 1), commit)
         return start, start + PRODUCER_ID_BLOCK
 
-    def change_lease(self, name: str, decide: Callable[[Lease | None], Lease | R]) -> Lease | R:
+    def change_lease(
+        self,
+        name: str,
+        decide: Callable[[Lease | None], Lease | R],
+        told: Callable[[], dict[str, str]] = dict,
+    ) -> Lease | R:
         """Write the lease that `decide` returns, as a table property; return anything else.
 
+        `told` is called when the commit is made, and gives its parameters.
         Raises StorageError, CommitStateUnknownError.
         """
         key = f"lease.{name}"
@@ -281,7 +303,7 @@ class ClusterLog:
             if not isinstance(decision, Lease) or metadata is None:
                 return None
             action = self._with_config({key: encode_lease(decision)})
-            return self._log.commit([action], operation=CHANGE_LEASE)
+            return self._log.commit([action], operation=CHANGE_LEASE, parameters=told())
 
         return transact(self._log, decide_lease, commit)
 
@@ -289,16 +311,19 @@ class ClusterLog:
         known = self._view.config.get(key)
         return None if known is None else decode_lease(known, source=PATH)
 
-    def read_lease(self, name: str) -> tuple[Lease | None, int]:
-        """A lease, and when one was last changed, by the store's clock; if the log does not show
-        that any more, the time of a later commit.
-        """
+    def read_lease(self, name: str) -> LeaseReading:
+        """A lease, and what its holder has told since the newest checkpoint."""
         self._log.refresh()
+        version, (told_version, told) = self._view.lease_version, self._view.told
+        changed_ms = self._shown_ms(version)
+        told_ms = changed_ms if told_version in (version, -1) else self._shown_ms(told_version)
+        return LeaseReading(self._lease(f"lease.{name}"), changed_ms, told, told_ms)
+
+    def _shown_ms(self, version: int) -> int:
         try:
-            changed_ms = self._written_ms(self._view.lease_version)
+            return self._written_ms(version)
         except ObjectNotFoundError:
-            changed_ms = self.written_ms()
-        return self._lease(f"lease.{name}"), changed_ms
+            return self.written_ms()
 
     def written_ms(self) -> int:
         """When the newest commit that was read was written, by the store's clock."""

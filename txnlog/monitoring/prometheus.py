@@ -1,0 +1,54 @@
+"""prometheus-client, which is an optional extra, and its server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txnlog.errors import ConfigError
+
+LOOPBACK = "127.0.0.1"
+PREFIX = "txnlog_"
+
+
+def prometheus_client() -> Any:
+    """The library. Raises ConfigError without it."""
+    try:
+        import prometheus_client
+    except ImportError as error:
+        raise ConfigError(
+            "Metrics for Prometheus require prometheus-client: install txnlog[prometheus]."
+        ) from error
+    return prometheus_client
+
+
+class MetricsServer:
+    """Serves a registry at /metrics in a thread, until `close`; port 0 is any free one.
+
+    Raises ConfigError for an address that cannot be listened at.
+    """
+
+    def __init__(self, registry: Any, address: str, port: int) -> None:
+        start = prometheus_client().start_http_server
+        try:
+            self._server, self._thread = start(port, addr=address, registry=registry)
+        except (OSError, OverflowError) as error:
+            raise ConfigError(f"Cannot listen at {address}, port {port}: {error}.") from error
+
+    @property
+    def address(self) -> str:
+        return str(self._server.server_address[0])
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_port)
+
+    def __enter__(self) -> MetricsServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
