@@ -17,7 +17,7 @@ unexport SPARK_HOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo cluster-demo test bench bench-stores bench-peers soak soak-spark soak-histories stores soak-stores mutants ways-in versions docs docs-look lint clean python java
+.PHONY: help venv demo cluster-demo test bench bench-stores bench-peers soak soak-spark soak-histories stores soak-stores mutants ways-in versions docs docs-look show-look lint clean python java
 
 help: ## list the targets
 	@echo "txnlog: exactly-once Spark pipelines on Delta tables"
@@ -81,7 +81,10 @@ docs: $(VENV)/.docs/stamp ## the documentation site, into build/site
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict $(ARGS)
 
 docs-look: $(VENV)/.docs/stamp ## that site in a headless browser: diagrams, overflow, links
-	@$(PY) -m pytest -m browser $(ARGS)
+	@$(PY) -m pytest -m browser tests/docs $(ARGS)
+
+show-look: $(VENV)/.docs/stamp ## the page of `txnlog show` in a headless browser: the clicks to each answer
+	@$(PY) -m pytest -m browser tests/ui $(ARGS)
 
 lint: $(VENV)/.lint ## ruff and mypy
 	@$(PY) -m ruff check .

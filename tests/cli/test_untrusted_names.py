@@ -42,6 +42,7 @@ CALLS = (
     ["consume", "-t", "t", "--key-filter", f"({EVIL}"],
     ["consume", "-t", "t", "-p", EVIL],
     ["repair", "--watch-seconds", "0"],
+    ["show", "--html", f"{EVIL}/root.html", "--from", "1s"],
     ["groups", "list"],
     ["groups", "describe", "-g", EVIL],
     ["groups", "describe", "--all-groups", "--members"],

@@ -20,6 +20,7 @@ SHELLS = (
     "explanation/outside.md",
     "explanation/visible.md",
     "howto/size.md",
+    "howto/show.md",
     "howto/why.md",
 )
 

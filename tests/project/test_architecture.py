@@ -54,7 +54,7 @@ LAYERS = (
     ("txnlog.producing", "txnlog.verifying", "txnlog.consumer"),
     ("txnlog.producer", "txnlog.repairing"),
     ("txnlog.admin",),
-    ("txnlog.monitoring",),
+    ("txnlog.monitoring", "txnlog.ui"),
     ("txnlog", "txnlog.cli", "txnlog.compat", "txnlog.testing", "spark_source", "spark_sink"),
     (FACADE,),
 )

@@ -61,7 +61,8 @@ def test_wheel_holds_the_four_packages_and_the_module(wheel: Path) -> None:
         for path in [ROOT / package, *(ROOT / package).rglob("*.py")]
         if path.suffix == ".py"
     }
-    assert sources <= set(files)
+    pages = (ROOT / "txnlog" / "ui" / "templates").rglob("*.*")
+    assert sources | {path.relative_to(ROOT).as_posix() for path in pages} <= set(files)
     assert "txnlog/py.typed" in files
 
 

@@ -161,3 +161,11 @@ def test_time_out_expiry_and_take_over_are_ticks() -> None:
         Phase.PREPARE_ABORT,
         Phase.COMPLETE_ABORT,
     ]
+
+
+def test_what_happened_within_a_millisecond_is_in_the_order_of_the_log() -> None:
+    note = Fenced(by="run2", at_ms=NOW_MS - 10_000, reason=TAKEN_OVER)
+    again = replace(IDLE, owner=replace(OWNER, run_id="run2", fenced=note))
+    changes = row_change(10_000, again, "INIT PRODUCER ID"), row_change(10_000, None, EXPIRE)
+    found = lane(row_change(20_000, IDLE, "INIT PRODUCER ID"), *changes)
+    assert [tick.kind for tick in found.ticks][-2:] == [TickKind.FENCED, TickKind.EXPIRED]

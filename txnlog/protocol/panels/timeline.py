@@ -77,7 +77,7 @@ def _lane(
         changes = [*changes, _now(row)]
     bars = [bar for bar in _bars(changes, published, state) if _is_within(bar, window)]
     ticks = [tick for tick in _ticks(changes, published) if window.since_ms <= tick.at_ms]
-    return Lane(name, title, owner, bars, sorted(ticks))
+    return Lane(name, title, owner, bars, sorted(ticks, key=lambda tick: tick.at_ms))
 
 
 def _now(row: TransactionMetadata) -> RowChange:
