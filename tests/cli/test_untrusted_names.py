@@ -89,6 +89,7 @@ CALLS = (
     ["housekeeping", "--once"],
     ["housekeeping", "--status"],
     ["metrics"],
+    ["top"],
     ["groups", "delete-offsets", "-g", EVIL, "-t", "gone"],
     ["groups", "delete-offsets", "-g", EVIL, "-t", EVIL],
     ["groups", "delete", "-g", UNKNOWN],

@@ -17,7 +17,10 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE_BYTES_MAX = 300_000_000
-EXTRAS = {"all", "azure", "cli", "confluent", "deltalake", "gcs", "prometheus", "s3", "spark", "ui"}
+EXTRAS = {
+    "all", "azure", "cli", "confluent", "deltalake", "gcs", "openlineage", "prometheus", "s3",
+    "spark", "ui",
+}  # fmt: skip
 FOR_DEVELOPERS = {"demo", "dev", "docs", "peers", "test"}
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
