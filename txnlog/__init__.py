@@ -66,6 +66,8 @@ _MODULES = {
     "Producer": "txnlog.producer",
     "TopicPartition": "txnlog.messages",
     "TxnLogError": "txnlog.errors",
+    # For IPython: %load_ext txnlog.
+    "load_ipython_extension": "txnlog.ui.extension",
 }
 
 

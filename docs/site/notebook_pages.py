@@ -34,5 +34,9 @@ def _output(output: dict[str, Any], name: str) -> tuple[list[str], bytes | None]
     data = output.get("data", {})
     if "image/png" in data:
         return [f"![picture drawn by the cell above]({name})"], base64.b64decode(data["image/png"])
+    html = "".join(data.get("text/html", ""))
+    if html.startswith('<div class="txnlog">'):
+        # Panels of a root, with their style. Markdown ends HTML at a line that is empty.
+        return ["\n".join(line for line in html.split("\n") if line.strip())], None
     text = "".join(output.get("text", data.get("text/plain", ""))).rstrip()
     return [f"```text\n{_COLOUR.sub('', text)}\n```"] if text else [], None

@@ -17,7 +17,7 @@ from txnlog.coordinator.phases import Phases
 from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import LastBatch, Owner, StagedBatch
-from txnlog.protocol.moments import Moment
+from txnlog.protocol.moments import Moment, with_origins
 from txnlog.protocol.problems import Problem
 from txnlog.storage.batches.records import RECORD_SCHEMA
 from txnlog.storage.delta.checkpoints import create_checkpoint
@@ -197,12 +197,12 @@ def taken(lake: Lake, moments: Moments) -> list[Moment]:
 
 def comparable(moment: Moment) -> Moment:
     """Without what is of now only, and the times of files, which may be deleted since."""
+    moment = with_origins(moment, -1)
     upkeep = moment.upkeep
     return replace(
         moment,
         is_now=True,
         notes=(),
-        earliest_ms=-1,
         problems=_without_files(moment.problems),
         groups={
             name: group._replace(blocked_by=_without_files(group.blocked_by))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -45,6 +44,11 @@ OURS = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_CONF_DIR
         "TXNLOG_FAILPOINT", "TXNLOG_FAILPOINT_STATE", "MPLBACKEND")  # fmt: skip
 
 
+def needs_spark(name: str) -> bool:
+    """Whether a notebook starts Spark."""
+    return "build_session(" in (FOLDER / f"{name}.py").read_text()
+
+
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> Path:
     """The environment of a kernel with this Python; the folder its notebook may write to.
@@ -65,6 +69,8 @@ def kernel_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     spec.write_text(json.dumps({"argv": launcher, "display_name": "this", "language": "python"}))
     for name in OURS:
         monkeypatch.delenv(name, raising=False)
+    # The environment may have another checkout's txnlog.
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     monkeypatch.setenv("JUPYTER_PATH", str(folder / "jupyter"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
     monkeypatch.setenv("IPYTHONDIR", str(folder / "ipython"))
@@ -84,14 +90,18 @@ def test_quickstart_runs_in_a_session_that_is_there(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     names: dict[str, Any] = {}
     for cell in code_cells(nbformat.read(FOLDER / "quickstart.ipynb", 4)):
-        exec(cell.source.replace("spark.stop()", ""), names)
+        exec(re.sub("^(%.*|spark.stop\\(\\))$", "", cell.source, flags=re.MULTILINE), names)
     names["views"].drop()
     spark.catalog.dropTempView("us")
 
 
-@pytest.mark.spark
-@pytest.mark.soak
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.spark, pytest.mark.soak] if needs_spark(name) else [])
+        for name in NAMES
+    ],
+)
 def test_notebook_all_cells_run(kernel: Path, name: str) -> None:
     """Users start with the notebooks."""
     before = set(FOLDER.iterdir())
@@ -107,19 +117,25 @@ def test_notebook_all_cells_run(kernel: Path, name: str) -> None:
 
 @pytest.mark.parametrize("directory", ["notebooks", "."])
 @pytest.mark.parametrize("name", NAMES)
-def test_notebook_first_cell_finds_the_project(name: str, directory: str) -> None:
+def test_notebook_first_cell_finds_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, directory: str
+) -> None:
     """Jupyter starts a kernel in the notebook's folder, editors and scripts often at the root."""
-    code = code_cells(nbformat.read(FOLDER / f"{name}.ipynb", 4))[0].source
-    shown = "print(project, os.environ['PYSPARK_PYTHON'])\nos.rmdir(folder)\nimport spark_session"
-    environment = {k: v for k, v in os.environ.items() if k not in OURS} | {"MPLBACKEND": "agg"}
+    kernel_environment(monkeypatch, tmp_path / "kernel")
+    cells = code_cells(nbformat.read(FOLDER / f"{name}.ipynb", 4))
+    # Without the session: that takes a JVM.
+    code = re.split("^spark = ", cells[0].source, flags=re.MULTILINE)[0]
+    shown = "import os\nprint(os.environ['PYSPARK_PYTHON'])"
+    if needs_spark(name):
+        shown += "\nimport spark_session\nprint(spark_session.PROJECT)"
     run = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{shown}"],
+        [sys.executable, "-m", "IPython", "--colors=NoColor", "-c", f"{code}\n{shown}"],
         cwd=PROJECT / directory,
-        env=environment,
         capture_output=True,
         text=True,
     )
-    assert run.stdout.split() == [str(PROJECT), sys.executable], run.stderr
+    wanted = [sys.executable, str(PROJECT)] if needs_spark(name) else [sys.executable]
+    assert run.stdout.split() == wanted, run.stderr
 
 
 def test_notebooks_are_pairs() -> None:

@@ -30,6 +30,7 @@ from txnlog.admin.descriptions import (
     TransactionDescription,
     TransactionListing,
 )
+from txnlog.admin.moments import Moments
 from txnlog.admin.upkeep import HousekeepingDescription
 from txnlog.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from txnlog.protocol.explanations import (
@@ -80,6 +81,7 @@ __all__ = [
     "LostTransaction",
     "MemberAssignment",
     "MemberDescription",
+    "Moments",
     "MovedOffset",
     "NewPartitions",
     "NewTopic",

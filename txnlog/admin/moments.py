@@ -24,6 +24,7 @@ from txnlog.protocol.moments import (
     TableUpkeep,
     TransactionMoment,
     UpkeepMoment,
+    with_origins,
 )
 from txnlog.protocol.panels.changes import Changes, new_records
 from txnlog.protocol.panels.queries import flow, queries
@@ -82,7 +83,7 @@ class Moments:
         if self._live is None:
             self._live = Reading(self._base, store, self._window_ms, shown_now_ms(store))
         moment = self._live.read()
-        self._last = replace(moment, earliest_ms=self._earliest_ms(self._live))
+        self._last = with_origins(moment, self._earliest_ms(self._live))
         topics = max(1, len(moment.topics))
         interval_ms = poll_interval_ms(None, is_remote=store.is_remote, topics=topics)
         self._due_ms = clock.boot_ms() + interval_ms * (store.requests - before) // topics
@@ -93,7 +94,7 @@ class Moments:
         reading = self._reading(at_ms)
         if self._live is None or reading is self._live:
             return self.now()
-        return replace(reading.read(), earliest_ms=self._earliest_ms(self._live))
+        return with_origins(reading.read(), self._earliest_ms(self._live))
 
     def transaction(
         self, transaction: ProducerIdAndEpoch, *, at_ms: int | None = None

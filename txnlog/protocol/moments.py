@@ -6,13 +6,26 @@ others: who shows it, shows it as text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
+import pyarrow as pa
+
+from txnlog.errors import ConfigError
 from txnlog.protocol.metadata import ProducerIdAndEpoch
+from txnlog.protocol.moment_tables import MOMENT_TABLES, WRITTEN, as_table
 from txnlog.protocol.problems import Problem
+
+
+class Origin(NamedTuple):
+    """The root of a moment, and the time that it shows."""
+
+    root: str
+    since_ms: int
+    at_ms: int
+
 
 # --- Timeline -------------------------------------------------------------------------------------
 
@@ -65,6 +78,7 @@ class Lane(NamedTuple):
     owner: str
     bars: Sequence[Bar]
     ticks: Sequence[Tick]
+    origin: Origin | None = None
 
 
 # --- Topics, groups, queries ----------------------------------------------------------------------
@@ -105,6 +119,7 @@ class TopicMoment(NamedTuple):
     writers: Sequence[str]
     readers: Mapping[str, int]
     config: Mapping[str, str]
+    origin: Origin | None = None
 
 
 class PositionMoment(NamedTuple):
@@ -141,6 +156,7 @@ class GroupMoment(NamedTuple):
     members: Sequence[MemberMoment]
     lags: Sequence[Point]
     blocked_by: Sequence[Problem]
+    origin: Origin | None = None
 
     @property
     def lag_records(self) -> int:
@@ -174,6 +190,7 @@ class QueryMoment(NamedTuple):
     groups: Sequence[str]
     topics: Sequence[str]
     batches: Sequence[BatchMoment]
+    origin: Origin | None = None
 
 
 # --- Flow, upkeep ---------------------------------------------------------------------------------
@@ -235,6 +252,7 @@ class UpkeepMoment(NamedTuple):
     changed_ms: int
     free_bytes: int | None
     tables: Sequence[TableUpkeep]
+    origin: Origin | None = None
 
 
 # --- All of it ------------------------------------------------------------------------------------
@@ -262,6 +280,56 @@ class Moment:
     flow: Flow = field(default_factory=lambda: Flow((), ()))
     upkeep: UpkeepMoment | None = None
     notes: Sequence[str] = ()
+
+    def to_arrow(self, table: str) -> pa.Table:
+        """A table of it, by a name of MOMENT_TABLES. Raises ConfigError for another name."""
+        rows: Iterable[Sequence[object]]
+        match table:
+            case "partitions":
+                rows = ((t.name, *one) for t in self.topics.values() for one in t.partitions)
+            case "rates":
+                rows = ((t.name, *point) for t in self.topics.values() for point in t.rates)
+            case "positions":
+                rows = ((g.group_id, *one) for g in self.groups.values() for one in g.positions)
+            case "lags":
+                rows = ((g.group_id, *point) for g in self.groups.values() for point in g.lags)
+            case "transactions":
+                rows = _transactions(self.lanes)
+            case "events":
+                rows = (
+                    (lane.transactional_id, tick.at_ms, tick.kind.value, tick.text)
+                    for lane in self.lanes
+                    for tick in lane.ticks
+                )
+            case "batches":
+                rows = _batches(self.queries)
+            case "phases":
+                rows = (
+                    (q.query_id, one.batch_id, *phase)
+                    for q in self.queries.values()
+                    for one in q.batches
+                    for phase in one.phases.items()
+                )
+            case _:
+                names = ", ".join(MOMENT_TABLES)
+                raise ConfigError(f"A moment has these tables: {names}; not {table!r}.")
+        return as_table(rows, MOMENT_TABLES[table])
+
+
+def with_origins(moment: Moment, earliest_ms: int) -> Moment:
+    """The same, whose parts know of which moment they are, and since when the logs show it."""
+    since_ms = min(max(moment.since_ms, earliest_ms), moment.at_ms)
+    origin = Origin(moment.root, since_ms, moment.at_ms)
+    upkeep = moment.upkeep
+    return replace(
+        moment,
+        earliest_ms=earliest_ms,
+        lanes=[one._replace(origin=origin) for one in moment.lanes],
+        topics={name: one._replace(origin=origin) for name, one in moment.topics.items()},
+        groups={name: one._replace(origin=origin) for name, one in moment.groups.items()},
+        queries={name: one._replace(origin=origin) for name, one in moment.queries.items()},
+        upkeep=None if upkeep is None else upkeep._replace(origin=origin),
+    )
 
 
 # --- One transaction, some records ----------------------------------------------------------------
@@ -312,6 +380,10 @@ class TransactionMoment:
     phases: Mapping[str, float] = field(default_factory=dict)
     is_compacted: bool = False
 
+    def to_arrow(self) -> pa.Table:
+        """What it wrote, by partition: the columns are those of Written."""
+        return as_table(self.written, WRITTEN)
+
 
 class RecordMoment(NamedTuple):
     """A record. `transaction` is None for one that was written outside, or is unknown.
@@ -329,3 +401,31 @@ class RecordMoment(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]]
     transaction: ProducerIdAndEpoch | None
     status: str
+
+
+def _transactions(lanes: Sequence[Lane]) -> Iterator[Sequence[object]]:
+    for lane in lanes:
+        for bar in lane.bars:
+            yield (
+                lane.transactional_id,
+                lane.title,
+                lane.owner,
+                *bar.transaction,
+                bar.phase.value,
+                bar.since_ms,
+                bar.until_ms,
+            )
+
+
+def _batches(queries: Mapping[str, QueryMoment]) -> Iterator[Sequence[object]]:
+    for query in queries.values():
+        for one in query.batches:
+            yield (
+                query.query_id,
+                query.title,
+                one.batch_id,
+                one.at_ms,
+                *one.transaction,
+                one.records,
+                one.files,
+            )

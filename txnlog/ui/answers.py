@@ -239,12 +239,12 @@ def topic_view(
     topic: TopicMoment,
     query: Mapping[str, str],
     partition: int | None,
-    records: Sequence[Any],
+    records: Sequence[Any] | None,
     error: str = "",
     *,
     with_values: bool = True,
 ) -> View:
-    """One topic with its newest records."""
+    """One topic with its newest records, or without (None)."""
     context = {
         **pages.topic_context(moment, topic, query),
         "partition": partition,
