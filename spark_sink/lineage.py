@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from spark_sink.messages import StagedTask
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError
+from txnlog.process.caches import local_path
 from txnlog.process.version import VERSION
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
@@ -127,9 +128,10 @@ def written_spans(cluster: Cluster, staged: Iterable[StagedBatch]) -> Spans:
 
 def dataset_name(root: str, topic: str) -> tuple[str, str]:
     """Namespace and name of a topic: by OpenLineage's rules those of its Delta table's location."""
+    path = local_path(root)
+    if path is not None:
+        return "file", f"{path.rstrip('/')}/{topic}"
     parts = urlsplit(root)
-    if parts.scheme in ("", "file"):
-        return "file", f"{parts.path.rstrip('/')}/{topic}"
     return f"{parts.scheme}://{parts.netloc}", f"{parts.path.strip('/')}/{topic}".lstrip("/")
 
 

@@ -18,10 +18,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.cli.runner import PROJECT, Command
 from tests.monitoring.worlds import busy, values
 from tests.verify.roots import commit_file, commits, halve
+from tests.why.worlds import Disk
 from tests.world import faults, process, world
 from txnlog.admin import ProblemKind
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError
+from txnlog.messages import TopicPartition
 from txnlog.monitoring import RootCollector
 from txnlog.monitoring.exporter import READ_MS_MIN
 from txnlog.monitoring.prometheus import LOOPBACK, MetricsServer
@@ -134,10 +136,17 @@ def test_deleted_topic_leaves_no_metrics(tmp_path: Path) -> None:
     assert found["group_lag_records"] == {}
 
 
-def test_hostile_names_forge_no_line() -> None:
+def with_groups(folder: Path, *names: str) -> Disk:
+    disk = Disk(folder / "lake")
+    for name in names:
+        with disk.consumer(name) as reader:
+            reader.commit(offsets=[TopicPartition("orders", 0, 0)], asynchronous=False)
+    return disk
+
+
+def test_hostile_names_forge_no_line(tmp_path: Path) -> None:
     """Any client chooses its group."""
-    shared = world(groups=[EVIL])
-    cluster = process(shared)
+    cluster = with_groups(tmp_path, EVIL).process()
     registry = CollectorRegistry()
     registry.register(RootCollector(cluster))
     text = generate_latest(registry).decode()
@@ -149,7 +158,24 @@ def test_hostile_names_forge_no_line() -> None:
         for sample in family.samples
         if "group" in sample.labels
     }
-    assert groups <= {printable(EVIL)}
+    assert groups == {printable(EVIL.replace("\\", "\\\\"))}
+
+
+def test_a_reading_writes_for_the_store_s_clock_only() -> None:
+    cluster = process(world())
+    cluster.store.calls.clear()  # type: ignore[attr-defined]
+    RootCollector(cluster).families()
+    calls = cluster.store.calls  # type: ignore[attr-defined]
+    written = [path for verb, path in calls if verb not in ("get", "head", "list")]
+    assert written
+    assert all(path.startswith("__cluster/_clock/") for path in written)
+
+
+def test_no_group_hides_another_ones_lag(tmp_path: Path) -> None:
+    """Of a line break and of its escape there are two series."""
+    disk = with_groups(tmp_path, "a\nb", "a\\x0ab")
+    found = values(RootCollector(disk.process()))["group_lag_records"]
+    assert {group for group, *_ in found} == {"a\\\\x0ab", "a\\x0ab"}
 
 
 # --- The command ----------------------------------------------------------------------------------

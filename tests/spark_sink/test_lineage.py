@@ -195,6 +195,7 @@ def test_namespace_of_the_option_wins(query: Lineage, monkeypatch: pytest.Monkey
     [
         ("file:///data/lake", ("file", "/data/lake/t")),
         ("/data/lake/", ("file", "/data/lake/t")),
+        ("/data/a#b?c", ("file", "/data/a#b?c/t")),
         ("s3://bucket/a/b", ("s3://bucket", "a/b/t")),
         ("s3://bucket", ("s3://bucket", "t")),
         ("abfss://c@a.dfs.core.windows.net/x", ("abfss://c@a.dfs.core.windows.net", "x/t")),

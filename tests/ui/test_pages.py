@@ -130,6 +130,7 @@ def test_a_name_that_is_not_there_says_so() -> None:
         found = asked(page, href)
         assert found.status == 404, href
         assert "There is no" in Page(found.html).text
+    assert asked(page, "/transaction/4711/1").status == 404
     for href in ("/transaction/1/x", "/topics?at=noon", "/topics?time=noon"):
         assert asked(page, href).status == 404, href
 
@@ -231,6 +232,7 @@ def test_find_lists_what_contains_the_text_and_keeps_the_time() -> None:
         ({"time": "08:50"}, "/topics?at=1795769400000"),
         ({"time": "09:30:00"}, "/topics?at=1795685400000"),
         ({"time": "8:50:00"}, "/topics?at=1795769400000"),
+        ({"time": "0001-01-01"}, "/topics?at=0"),
         ({"time": ""}, "/topics"),
     ],
 )
@@ -238,6 +240,13 @@ def test_the_field_of_the_time_leads_to_the_moment(query: Mapping[str, str], loc
     """09:00 alone is the last one: today's, or yesterday's."""
     found = answers(rich()).answer("/topics", query)
     assert (found.status, found.location) == (303, location)
+
+
+@pytest.mark.parametrize("page", ["0", "00", "-1", "9" * 5_000, "1e3", ""])
+def test_a_page_number_that_is_none_is_a_page_of_the_list(page: str) -> None:
+    found = answers(rich()).answer("/topics", {"page": page})
+    assert found.status == 200
+    assert "orders" in Page(found.html).text
 
 
 def test_a_time_outside_of_what_the_logs_know_is_the_nearest() -> None:

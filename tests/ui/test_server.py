@@ -224,8 +224,9 @@ def test_a_defect_is_a_page_and_a_line_of_the_log(caplog: pytest.LogCaptureFixtu
             raise ZeroDivisionError("/secret/path")
 
     with PageServer(Answers(Reader(Broken(rich())), Renderer("/data/lake")), 0) as server:
-        status, _, text = Browser(server, Broken(rich())).get("/")
+        status, _, text = Browser(server, Broken(rich())).get("/%1b%5b31m")
     assert status == 500
+    assert "\x1b" not in caplog.text
     assert "ZeroDivisionError" in text
     assert "/secret" not in text
     assert "ZeroDivisionError" in caplog.text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import tracemalloc
+from functools import reduce
 
 import fastavro
 import pytest
@@ -67,6 +69,85 @@ def test_long_json_is_on_lines_of_its_own() -> None:
     found = shown(json.dumps({"items": ["pear"] * 100}).encode(), no_schema)
     assert found is not None
     assert found.text.startswith('{\n  "items": [\n')
+
+
+def test_the_indents_of_nested_json_are_made_as_far_as_they_are_shown() -> None:
+    """All of them are 160 MB of a value of 200 kB."""
+    data = b"[" * 800 + b"1," * 100_000 + b"1" + b"]" * 800
+    tracemalloc.start()
+    found = shown(data, no_schema)
+    highest = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found is not None
+    assert (found.kind, found.is_cut) == ("JSON", True)
+    assert highest < 20_000_000
+
+
+DOUBLED = reduce(
+    lambda inner, level: {
+        "type": "record",
+        "name": f"R{level}",
+        "fields": [{"name": "a", "type": inner}, {"name": "b", "type": f"R{level - 1}"}],
+    },
+    range(1, 16),
+    {"type": "record", "name": "R0", "fields": [{"name": "a", "type": "null"}]},
+)
+
+
+@pytest.mark.parametrize(
+    ("schema", "data"),
+    [
+        ({"type": "array", "items": "null"}, b"\x80\x89\x7a\0"),  # a million of them
+        (
+            {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]},
+            b"\x02" * 100 + b"\0",
+        ),
+        (
+            {
+                "type": "record",
+                "name": "T",
+                "fields": [{"name": "a", "type": DOUBLED}, {"name": "n", "type": "int"}],
+            },
+            b"\x02",
+        ),
+    ],
+)
+def test_avro_that_grows_without_a_bound_is_not_read(schema: object, data: bytes) -> None:
+    """Ten bytes may be a list that fills the memory, or a depth that ends the process."""
+    parsed = fastavro.parse_schema(json.loads(json.dumps(schema)))
+    fastavro.schemaless_reader(io.BytesIO(data), parsed, None)  # The library reads it.
+    found = shown(b"\0\0\0\0\x03" + data, lambda _: json.dumps(schema))
+    assert found is not None
+    assert found.kind in ("hex", "text")
+
+
+def test_avro_of_every_type_is_read() -> None:
+    """Also where a named type is used twice, and a type is wrapped."""
+    money = {"type": "record", "name": "money", "fields": [{"name": "n", "type": "long"}]}
+    fields = {
+        "null": "null", "bool": "boolean", "number": {"type": "int"}, "money": money,
+        "again": "money", "list": {"type": "array", "items": "money"},
+        "map": {"type": "map", "values": ["null", "money"]},
+        "kind": {"type": "enum", "name": "kind", "symbols": ["A"]},
+        "id": {"type": "fixed", "name": "id", "size": 2},
+    }  # fmt: skip
+    schema = {
+        "type": "record",
+        "name": "all",
+        "namespace": "shop",
+        "fields": [{"name": name, "type": kind} for name, kind in fields.items()],
+    }
+    one = {"n": 1}
+    value = {
+        "null": None, "bool": True, "number": 1, "money": one, "again": one, "list": [one],
+        "map": {"a": one, "b": None}, "kind": "A", "id": b"xy",
+    }  # fmt: skip
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(json.dumps(schema))), value)
+    found = shown(b"\0\0\0\0\x03" + out.getvalue(), lambda _: json.dumps(schema))
+    assert found is not None
+    assert found.kind == "Avro"
+    assert json.loads(found.text) == {**value, "id": "b'xy'"}
 
 
 def test_avro_is_read_with_the_schema_of_its_registry() -> None:

@@ -6,9 +6,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from txnlog.monitoring.prometheus import PREFIX, prometheus_client
+from txnlog.monitoring.prometheus import PREFIX, label, prometheus_client
 from txnlog.process.client_metrics import Metric
-from txnlog.text import printable
 
 _PARTS = ("-bucket", "-sum", "-count")
 
@@ -64,7 +63,7 @@ class ClientCollector:
         if family is None:
             text = "docs/monitoring.md"
             family = families[name] = self._client.Metric(name, text, kind)
-        labels = {key.replace("-", "_"): printable(value) for key, value in metric.tags.items()}
+        labels = {key.replace("-", "_"): label(value) for key, value in metric.tags.items()}
         if number > 1:
             labels["client_id"] += f"-{number}"
         family.add_sample(sample, labels, metric.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from txnlog.errors import ConfigError
+from txnlog.text import printable
 
 LOOPBACK = "127.0.0.1"
 PREFIX = "txnlog_"
@@ -19,6 +20,11 @@ def prometheus_client() -> Any:
             "Metrics for Prometheus require prometheus-client: install txnlog[prometheus]."
         ) from error
     return prometheus_client
+
+
+def label(text: str) -> str:
+    """Printable, and of no other text: of two samples with the same labels one hides the other."""
+    return printable(text.replace("\\", "\\\\"))
 
 
 class MetricsServer:

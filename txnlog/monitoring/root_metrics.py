@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from txnlog.admin.groups import state_of
+from txnlog.monitoring.prometheus import label
 from txnlog.protocol.diagnosis import find_problems
 from txnlog.protocol.group_changes import is_gone
 from txnlog.protocol.moments import PartitionMoment
 from txnlog.protocol.problems import ProblemKind, RootState, Upkeep
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.waiting import is_published
-from txnlog.text import printable
 
 Samples = Iterable[tuple[Sequence[str], float]]
 
@@ -58,7 +58,7 @@ def root_families(
 
 def _topics(state: RootState, topics: Mapping[str, Sequence[PartitionMoment]]) -> Iterator[Family]:
     rows = [
-        ([printable(name), str(one.partition)], one)
+        ([label(name), str(one.partition)], one)
         for name, found in sorted(topics.items())
         for one in found
     ]
@@ -87,7 +87,7 @@ def _topics(state: RootState, topics: Mapping[str, Sequence[PartitionMoment]]) -
         "topic_small_files",
         "Files that compaction can merge",
         ["topic"],
-        [([printable(name)], count) for name, count in small],
+        [([label(name)], count) for name, count in small],
     )
 
 
@@ -118,7 +118,7 @@ def _groups(state: RootState) -> Iterator[Family]:
         POSITION,
         _positions(ages),
     )
-    names = [(printable(group.group_id), group) for group in groups]
+    names = [(label(group.group_id), group) for group in groups]
     yield Family(
         "group_members", "Members", ["group"], [([name], len(one.members)) for name, one in names]
     )
@@ -132,7 +132,7 @@ def _groups(state: RootState) -> Iterator[Family]:
 
 def _positions(values: Iterable[tuple[tuple[str, str, int], float]]) -> Samples:
     return [
-        ([printable(group), printable(topic), str(number)], value)
+        ([label(group), label(topic), str(number)], value)
         for (group, topic, number), value in values
     ]
 
@@ -185,17 +185,17 @@ def _housekeeping(upkeep: Upkeep, now_ms: int) -> Iterator[Family]:
         "duty_age_seconds",
         "Since the last run of a duty",
         ["duty"],
-        [([printable(name)], age(run.at_ms)) for name, run in runs],
+        [([label(name)], age(run.at_ms)) for name, run in runs],
     )
     yield family(
         "duty_failed",
         "1 if the last run of a duty failed",
         ["duty"],
-        [([printable(name)], bool(run.error)) for name, run in runs],
+        [([label(name)], bool(run.error)) for name, run in runs],
     )
     yield family(
         "duty_overdue",
         "1 if a duty should have run again by now",
         ["duty"],
-        [([printable(name)], name in overdue) for name, _ in runs],
+        [([label(name)], name in overdue) for name, _ in runs],
     )

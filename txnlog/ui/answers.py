@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from txnlog.errors import TxnLogError
+from txnlog.errors import TransactionalIdNotFoundError, TxnLogError
 from txnlog.protocol.metadata import ProducerIdAndEpoch
 from txnlog.protocol.moments import Moment, TopicMoment, TransactionMoment
 from txnlog.protocol.partitioner import partition_for_key
 from txnlog.text import printable
 from txnlog.ui import charts, formats, pages
+from txnlog.ui.formats import parsed_integer
 from txnlog.ui.pages import LISTS, NAMED, Link, Renderer, View, link_at, moment_context
 from txnlog.ui.reading import RECORDS, Reader, Wanted
 
 HITS_MAX: Final = 50
 TOPIC_NAMES_MAX: Final = 500
 TIMES: Final = "A time is 09:00, 2026-01-31 09:00:00 or milliseconds since 1970"
-_DIGITS_MAX: Final = 19
 
 
 class Answer(NamedTuple):
@@ -46,6 +45,8 @@ class Answers:
             return self._answer([*filter(None, path.split("/"))] or ["overview"], query)
         except NotThereError as error:
             return self.refused(404, "Not found", str(error))
+        except TransactionalIdNotFoundError as error:
+            return self.refused(404, "Not found", error.message)
         except TxnLogError as error:
             advice = "The page tries again by itself; `txnlog verify` says what is damaged."
             return self.refused(503, "The root cannot be read", error.message, advice)
@@ -109,7 +110,7 @@ class Answers:
             case "topic", str(one):
                 return self._topic(moment, one, query, at_ms)
             case "transaction", str(first), str(second):
-                ids = _integer(first), _integer(second)
+                ids = parsed_integer(first), parsed_integer(second)
                 if ids[0] is None or ids[1] is None:
                     raise NotThereError("A transaction is two numbers: producer id and epoch.")
                 transaction = ProducerIdAndEpoch(*ids)  # type: ignore[arg-type]
@@ -126,7 +127,7 @@ class Answers:
         topic = moment.topics.get(name)
         if topic is None:
             raise NotThereError(_missing("topic", name, moment))
-        partition = _integer(query.get("partition", ""))
+        partition = parsed_integer(query.get("partition", ""))
         if partition is None:
             partition = newest_partition(topic)
         records, error = [], ""
@@ -222,7 +223,7 @@ def _number(fields: Mapping[str, str], name: str) -> int | None:
     text = fields[name].strip().replace(",", "")
     if not text:
         return None
-    found = _integer(text)
+    found = parsed_integer(text)
     if found is None:
         raise NotThereError(f"The {name} is a number, not {printable(text)}.")
     return found
@@ -276,11 +277,11 @@ def transaction_view(found: TransactionMoment, moment: Moment) -> View:
 def find(moment: Moment, q: str, link: Link) -> View | str:
     """The address of the one thing that is named so, or all whose names contain it."""
     topic, _, rest = q.partition(":")
-    numbers = [_integer(one) for one in rest.split(":")]
+    numbers = [parsed_integer(one) for one in rest.split(":")]
     match numbers:
         case [int(partition), int(offset)] if topic in moment.topics:
             return str(link("records", topic=topic, partition=partition, offset=offset))
-        case [int(epoch)] if _integer(topic) is not None:
+        case [int(epoch)] if parsed_integer(topic) is not None:
             return str(link("transaction", topic, epoch))
     places: Mapping[str, Callable[[], list[tuple[str, str]]]] = {
         "topic": lambda: [(one, one) for one in moment.topics],
@@ -328,7 +329,7 @@ def _at_time(path: Sequence[str], query: Mapping[str, str], now: Moment) -> str:
             f"A time is 09:00 or 2026-01-31 09:00:00, not {printable(query['time'])}."
         )
     if at_ms is not None:
-        left["at"] = str(at_ms)
+        left["at"] = str(max(0, at_ms))
     here = "/" if path[0] == "overview" else f"/{'/'.join(path)}"
     return f"{here}?{pages.encoded(left)}" if left else here
 
@@ -340,11 +341,3 @@ def _slider_max(now: Moment) -> int:
 
 def _missing(kind: str, name: str, moment: Moment) -> str:
     return f"There is no {kind} {formats.short(name, 80)} as of {formats.utc(moment.at_ms)}."
-
-
-def _integer(text: str | None) -> int | None:
-    if text is None or not text.isascii() or not text.isdigit() or len(text) > _DIGITS_MAX:
-        return None
-    with suppress(ValueError):
-        return int(text)
-    return None

@@ -14,6 +14,7 @@ UNKNOWN: Final = "unknown"
 NAME_LENGTH: Final = 40
 _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DIGITS_MAX: Final = 19
 _OF_DAY: Final = re.compile(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?")
 _PLAIN: Final = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9._-]+")
 
@@ -123,6 +124,13 @@ def parsed_time_ms(text: str, now_ms: int) -> int | None:
         return round(at.replace(tzinfo=at.tzinfo or timezone.utc).timestamp() * 1000)
     except (ValueError, OverflowError):
         return None
+
+
+def parsed_integer(text: str | None) -> int | None:
+    """A number without a sign that fits a log; None if it is none."""
+    if text is None or not text.isascii() or not text.isdigit() or len(text) > _DIGITS_MAX:
+        return None
+    return int(text)
 
 
 def slug(name: str) -> str:

@@ -93,8 +93,7 @@ def listed(
     everything, q = list(items), query.get("q", "").strip()
     found = [one for one in everything if q.casefold() in text_of(one).casefold()]
     pages = max(1, -(-len(found) // rows_max))
-    asked = query.get("page", "")
-    page = min(int(asked), pages) if asked.isascii() and asked.isdigit() and asked != "0" else 1
+    page = min(max(1, formats.parsed_integer(query.get("page", "")) or 1), pages)
     rows = found[(page - 1) * rows_max : page * rows_max]
     return Listed(rows, len(everything), len(found), page, pages, q)
 

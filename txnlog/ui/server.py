@@ -23,6 +23,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from txnlog.errors import ConfigError
+from txnlog.text import printable
 from txnlog.ui.answers import Answer, Answers
 from txnlog.ui.pages import encoded, skin
 
@@ -147,7 +148,7 @@ class PageServer:
         try:
             return await loop.run_in_executor(self._one, self._answers.answer, path, query)
         except Exception as error:
-            logger.exception("The page %s cannot be made", path)
+            logger.exception("The page %s cannot be made", printable(path))
             text = f"{type(error).__name__}, a defect of txnlog: the command's log says where."
             return self._answers.refused(500, "No page", text)
 

@@ -13,6 +13,11 @@ from txnlog.text import printable
 SHOWN_BYTES: Final = 16_384
 HEX_BYTES: Final = 256
 LINE_MAX: Final = 120
+NODES_MAX: Final = 1_000
+DEPTH_MAX: Final = 50
+"""Of an Avro schema in which each type stands wherever it is used."""
+PARTS_MAX: Final = 4_000_000
+"""Of an Avro value, by its schema and its bytes."""
 _MAGIC: Final = b"\0"
 _HEAD: Final = 5
 """The magic byte and the schema's id, in front of Avro."""
@@ -74,6 +79,8 @@ def _avro(data: bytes, schema_of: SchemaOf) -> tuple[str, str] | None:
         if found is None:
             return None
         schema = fastavro.parse_schema(json.loads(found))
+        if _parts_of_byte(schema) * len(data) > PARTS_MAX:
+            return None
         rest = io.BytesIO(data[_HEAD:])
         value = fastavro.schemaless_reader(rest, schema, None)
         return None if rest.read(1) else ("Avro", _pretty(value))
@@ -81,9 +88,65 @@ def _avro(data: bytes, schema_of: SchemaOf) -> tuple[str, str] | None:
         return None
 
 
+def _parts_of_byte(schema: Any) -> int:
+    """How many parts of a value one byte of it makes at most. Raises ValueError without a bound.
+
+    The library has none: an array of nulls is as long as it says, types that name each other double
+    at each step, and a recursive one ends the process when its stack is used up.
+    """
+    named: dict[str, Any] = {}
+    nodes = 0
+
+    def least_bytes(one: Any, depth: int) -> int:
+        nonlocal nodes
+        nodes += 1
+        if nodes > NODES_MAX or depth > DEPTH_MAX:
+            raise ValueError("This schema is too large, or recursive.")
+        if isinstance(one, str):
+            one = named.get(one, {"type": one})
+        if isinstance(one, list):
+            for each in one:
+                least_bytes(each, depth + 1)
+            return 1
+        if "name" in one:
+            named[one["name"]] = one
+        match one["type"]:
+            case "record" | "error":
+                return sum(least_bytes(field["type"], depth + 1) for field in one["fields"])
+            case "array":
+                if not least_bytes(one["items"], depth + 1):
+                    raise ValueError("The items of this array take no bytes.")
+            case "map":
+                least_bytes(one["values"], depth + 1)
+            case "null":
+                return 0
+            case "fixed":
+                return int(one["size"])
+            case "boolean" | "int" | "long" | "float" | "double" | "bytes" | "string" | "enum":
+                pass
+            case other:
+                return least_bytes(other, depth + 1)
+        return 1
+
+    least_bytes(schema, 0)
+    return nodes
+
+
 def _pretty(value: Any) -> str:
-    """On one line where it fits there."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    """On one line where it fits there; of a long one little more than what is shown."""
+    text = _json_head(value, None, LINE_MAX)
     if len(text) > LINE_MAX:
-        text = json.dumps(value, ensure_ascii=False, default=str, indent=2)
+        text = _json_head(value, 2, SHOWN_BYTES)
     return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def _json_head(value: Any, indent: int | None, length: int) -> str:
+    """Indents may be many times as long as the value."""
+    found: list[str] = []
+    encoder = json.JSONEncoder(ensure_ascii=False, default=str, indent=indent)
+    for part in encoder.iterencode(value):
+        found.append(part)
+        length -= len(part)
+        if length < 0:
+            break
+    return "".join(found)
