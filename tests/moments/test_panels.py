@@ -16,6 +16,7 @@ from txnlog.errors import (
     TransactionalIdNotFoundError,
     UnknownTopicOrPartitionError,
 )
+from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.housekeeping.log_cleanup import LogCleanup
 from txnlog.protocol.metadata import ProducerIdAndEpoch
 from txnlog.protocol.moments import Moment, NodeKind, Phase, TickKind
@@ -274,9 +275,25 @@ def test_nothing_is_written() -> None:
     moments.at(recorded[3].at_ms)
     moments.transaction(moment.lanes[0].bars[0].transaction)
     moments.records("orders", 0)
+    moments.deletable()
     verbs = {verb for verb, _ in cluster.store.calls}  # type: ignore[attr-defined]
     assert verbs <= {"get", "head", "list"}
     assert {item.path: item for item in lake.process().store.list("")} == before
+
+
+def test_what_housekeeping_would_delete_is_what_its_dry_run_lists(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    produce(disk, records=3)
+    left = tmp_path / "orders" / f"part-0-{'a' * 32}.parquet"
+    left.write_bytes(b"of a transaction that died")
+    os.utime(left, (disk.clock.now_ms() / 1000 - 30 * 86_400,) * 2)
+    found = Moments(disk.process()).deletable()
+    assert [one.path for one in found] == [f"orders/{left.name}"]
+    assert left.exists()
+    listed = Housekeeper(disk.process()).find()
+    assert [(one.path, one.reason, one.size_bytes) for one in found] == [
+        (one.path, one.reason, one.size_bytes) for one in listed
+    ]
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ from txnlog.protocol.moments import (
 )
 from txnlog.protocol.problems import Place, Problem, ProblemKind
 from txnlog.protocol.states import TransactionState
+from txnlog.protocol.vacuum import Deletable
 
 NOW_MS = 1_795_770_000_000
 MINUTE_MS = 60_000
@@ -381,6 +382,13 @@ class FakeMoments:
             moved=[Moved(f"billing{name}", {f"orders{name}": {0: 88_100, 1: 87_004}})],
             phases={"tail": 20.0, "prepare": 44.0, "publish": 101.0, "total": 165.0},
         )
+
+    def deletable(self) -> list[Deletable]:
+        self.calls.append("deletable")
+        return [
+            Deletable(f"orders{self.name}/part-{n}.parquet", "unreferenced file", n * 60_000, n)
+            for n in range(300)
+        ]
 
     def records(
         self,

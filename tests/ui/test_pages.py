@@ -6,17 +6,19 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
+from itertools import combinations
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from tests.ui.moments import HOSTILE, NOW_MS, QUERY_ID, FakeMoments, empty, large, rich
 from txnlog.errors import StorageError
-from txnlog.protocol.moments import Moment
+from txnlog.protocol.moments import Edge, Flow, Moment, Node, NodeKind
 from txnlog.text import printable
 from txnlog.ui.answers import Answer, Answers
-from txnlog.ui.formats import slug
-from txnlog.ui.pages import LISTS, Renderer
+from txnlog.ui.flow_layout import LABEL, drawn
+from txnlog.ui.formats import number, slug
+from txnlog.ui.pages import LISTS, Renderer, held_back
 from txnlog.ui.reading import Reader
 
 SEEN_MAX = {"/records?": 5, "/transaction/": 20}
@@ -112,6 +114,63 @@ def test_names_keys_and_values_of_others_are_text() -> None:
     everything = " ".join(one.text for one in shown)
     assert printable(HOSTILE) in everything
     assert "49" not in re.findall(r"\{\{.*?\}\}", everything)
+
+
+def test_what_housekeeping_would_delete_is_listed_on_a_click_and_not_at_each_refresh() -> None:
+    moments = FakeMoments(MOMENTS["rich"])
+    now_s = [0.0]
+    page = Answers(Reader(moments, clock_s=lambda: now_s[0]), Renderer("/data/lake"))
+    assert "/deletable" in Page(asked(page, "/upkeep").html).links()
+    assert "deletable" not in moments.calls
+    found = " ".join(Page(asked(page, "/deletable").html).text.split())
+    assert "unreferenced file 300 files, 44 KiB" in found
+    assert "part-299.parquet" in found
+    assert "200 of 300 files" in found
+    now_s[0] = 59
+    assert "part-0.parquet" in Page(asked(page, "/deletable?page=2").html).text
+    assert moments.calls.count("deletable") == 1
+    now_s[0] = 61
+    asked(page, "/deletable")
+    assert moments.calls.count("deletable") == 2
+    at = f"?at={NOW_MS - 60_000}"
+    assert asked(page, f"/deletable{at}").location == f"/upkeep{at}"
+
+
+def test_a_group_says_how_many_records_an_open_transaction_holds_back() -> None:
+    moment = MOMENTS["rich"]
+    group = moment.groups["billing"]
+    held = held_back(group, moment)
+    read = {(one.topic, one.partition) for one in group.positions}
+    assert held == sum(
+        one.high_watermark - one.last_stable_offset
+        for topic in moment.topics.values()
+        for one in topic.partitions
+        if (topic.name, one.partition) in read
+    )
+    assert held > 0
+    text = " ".join(Page(asked(answers(moment), "/group/billing").html).text.split())
+    assert f"Held back {number(held)} records after an open transaction" in text
+
+
+def test_labels_of_the_flow_do_not_lie_on_each_other() -> None:
+    """Edges from one node, and edges that cross."""
+    for flow in (MOMENTS["rich"].flow, crossing()):
+        lines = drawn(flow).lines
+        assert len(lines) >= 4
+        for one, other in combinations(lines, 2):
+            assert abs(one.x - other.x) >= LABEL[0] or abs(one.y - other.y) >= LABEL[1]
+
+
+def crossing() -> Flow:
+    """Two producers that write into both of two topics."""
+    producers = [Node(NodeKind.PRODUCER, f"p{n}", f"p{n}") for n in range(2)]
+    topics = [Node(NodeKind.TOPIC, f"t{n}", f"t{n}") for n in range(2)]
+    edges = [
+        Edge((one.kind, one.name), (two.kind, two.name), 1.0, False)
+        for one in producers
+        for two in topics
+    ]
+    return Flow([*producers, *topics], edges)
 
 
 def test_a_name_that_is_not_there_says_so() -> None:

@@ -131,7 +131,10 @@ def test_id_that_a_newer_start_took_over_is_told_by_whom(disk: Disk) -> None:
         owner = Owner(run_id=run, query_id="tx", query_name="hourly", host=host, pid=7)
         cluster.coordinator.init_producer_id("tx", owner)
     found = explained(disk)
-    assert "a newer start took it over: query tx, run run-2 on driver-2" in found.verdict
+    assert (
+        "fenced by query tx, run run-2 on driver-2, process 7: a newer start took it over"
+        in found.verdict
+    )
     assert "a checkpoint of its own" in found.advice
     told = Told(disk).json("why", "--transactional-id", "tx")
     assert told["fenced"]["by"] == "query tx, run run-2 on driver-2, process 7"

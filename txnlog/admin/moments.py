@@ -15,6 +15,7 @@ from txnlog.admin.transaction_moments import transaction_moment
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import check_partition
 from txnlog.errors import ConfigError, ObjectNotFoundError
+from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.protocol.diagnosis import find_problems
 from txnlog.protocol.group_changes import is_gone
 from txnlog.protocol.metadata import ProducerIdAndEpoch
@@ -38,6 +39,7 @@ from txnlog.protocol.panels.topics import (
 )
 from txnlog.protocol.polling import poll_interval_ms
 from txnlog.protocol.problems import RootState
+from txnlog.protocol.vacuum import Deletable
 from txnlog.settings.topic_configs import own_configs
 from txnlog.storage.delta.as_of import StoreAsOf, earliest_ms
 from txnlog.storage.store.read_only import ReadOnlyStore
@@ -139,6 +141,11 @@ class Moments:
                 "retention, compaction and vacuum. Ask for a later time.",
                 topic=topic,
             ) from error
+
+    def deletable(self) -> list[Deletable]:
+        """What housekeeping with its defaults would delete now; ages by this machine's clock."""
+        cluster = Cluster.open(ReadOnlyStore(self._base.store), settings=self._base.settings)
+        return Housekeeper(cluster).find()
 
     def _reading(self, at_ms: int | None) -> Reading:
         """That of now, which has been read, or of a time."""

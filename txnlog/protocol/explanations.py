@@ -185,7 +185,7 @@ def _of_owner(row: TransactionMetadata) -> tuple[str, str]:
         )
     if last.reason == TAKEN_OVER:
         return (
-            f"Its former owner was fenced, since a newer start took it over: {last.by}.",
+            f"Its former owner was fenced by {last.by}: a newer start took it over.",
             "Nothing after a restart. If both were meant to run, give each an id of its own (a "
             "Spark query: a checkpoint of its own).",
         )

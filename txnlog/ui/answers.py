@@ -9,6 +9,7 @@ from txnlog.errors import TransactionalIdNotFoundError, TxnLogError
 from txnlog.protocol.metadata import ProducerIdAndEpoch
 from txnlog.protocol.moments import Moment, TopicMoment, TransactionMoment
 from txnlog.protocol.partitioner import partition_for_key
+from txnlog.protocol.vacuum import Deletable
 from txnlog.text import printable
 from txnlog.ui import charts, formats, pages
 from txnlog.ui.formats import parsed_integer
@@ -117,6 +118,10 @@ class Answers:
                 return transaction_view(self._reader.transaction(transaction, at_ms), moment)
             case ("records",):
                 return self._records(moment, query, at_ms)
+            case ("deletable",) if at_ms is not None:
+                return str(link_at(at_ms)("upkeep"))  # It is known of now only.
+            case ("deletable",):
+                return deletable_view(self._reader.deletable(), query)
             case ("find",):
                 return find(moment, query.get("q", "").strip(), link_at(at_ms))
         raise NotThereError(f"There is no page {printable('/'.join([name, *map(str, steps)]))}.")
@@ -269,6 +274,20 @@ def transaction_view(found: TransactionMoment, moment: Moment) -> View:
     }
     title = f"Transaction {found.transaction.producer_id}:{found.transaction.epoch}"
     return View(name="transaction", title=title, context=context)
+
+
+def deletable_view(found: Sequence[Deletable], query: Mapping[str, str]) -> View:
+    """What housekeeping would delete, the largest first, and the sums by reason."""
+    sums: dict[str, tuple[int, int]] = {}
+    for one in found:
+        files, size_bytes = sums.get(one.reason, (0, 0))
+        sums[one.reason] = files + 1, size_bytes + one.size_bytes
+    rows = sorted(found, key=lambda one: (-one.size_bytes, one.path))
+    context = {
+        "sums": sorted(sums.items(), key=lambda one: -one[1][1]),
+        "files": pages.listed(rows, lambda one: f"{one.path} {one.reason}", query),
+    }
+    return View(name="deletable", title="What housekeeping would delete", context=context)
 
 
 # --- Addresses ------------------------------------------------------------------------------------

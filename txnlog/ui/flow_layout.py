@@ -11,9 +11,12 @@ from txnlog.protocol.moments import Edge, Flow, Node, NodeKind
 
 NODES_MAX: Final = 60
 BOX: Final = (152, 40)
-GAP: Final = (84, 16)
+GAP: Final = (104, 16)
 PASS: Final = 10
 MARGIN: Final = 12
+LABEL: Final = (48, 13)
+LABEL_SHARES: Final = (0.5, 0.58, 0.42, 0.67, 0.33, 0.75, 0.25)
+"""Where on its first curve the label of an edge may stand; the best place first."""
 SWEEPS: Final = 6
 
 Key: TypeAlias = tuple[NodeKind, str]
@@ -30,7 +33,7 @@ class Box(NamedTuple):
 
 
 class Line(NamedTuple):
-    """An edge as a path; `x`, `y` is where its label stands."""
+    """An edge as a path; its label stands above `x`, `y`."""
 
     edge: Edge
     path: str
@@ -65,11 +68,14 @@ def drawn(flow: Flow) -> Picture:
             places[spot] = (x, y)
             y += _height(spot)
     fastest = max((edge.rate for edge in edges), default=0)
+    lines: list[Line] = []
+    for edge, way in zip(edges, ways, strict=True):
+        lines.append(_line(edge, way, places, fastest, lines))
     return Picture(
         2 * MARGIN + max(1, len(layers)) * (BOX[0] + GAP[0]) - GAP[0],
         2 * MARGIN + max(height, BOX[1] + GAP[1]) - GAP[1],
         [Box(nodes[key], *places[key]) for key in level],
-        [_line(edge, way, places, fastest) for edge, way in zip(edges, ways, strict=True)],
+        lines,
         len(nodes) - len(kept),
     )
 
@@ -153,13 +159,16 @@ def _height(spot: Spot) -> float:
 
 
 def _line(
-    edge: Edge, way: Sequence[Spot], places: Mapping[Spot, tuple[float, float]], fastest: float
+    edge: Edge,
+    way: Sequence[Spot],
+    places: Mapping[Spot, tuple[float, float]],
+    fastest: float,
+    others: Sequence[Line],
 ) -> Line:
     middles = [(places[one][0], places[one][1] + (_height(one) - GAP[1]) / 2) for one in way]
     x, y = middles[0][0] + BOX[0], middles[0][1]
     path = f"M{x:g} {y:g}"
-    # Nearer to the source: in the middle, lines that cross would have their labels at one place.
-    label = x + 0.45 * (middles[1][0] - x), y + 0.38 * (middles[1][1] - y)
+    label = _label((x, y), middles[1], others)
     for to_x, to_y in middles[1:]:
         bend = max(GAP[0] / 2, abs(to_x - x) / 2)
         path += f"C{x + bend:g} {y:g} {to_x - bend:g} {to_y:g} {to_x:g} {to_y:g}"
@@ -168,6 +177,29 @@ def _line(
             path += f"H{x:g}"
     share = math.sqrt(edge.rate / fastest) if fastest > 0 else 0
     return Line(edge, path, round(1.5 + 6.5 * share, 1), *label)
+
+
+def _label(
+    start: tuple[float, float], end: tuple[float, float], others: Sequence[Line]
+) -> tuple[float, float]:
+    """On the curve from one to the other, where no other label is, if there is such a place."""
+    (x, y), (to_x, to_y) = start, end
+    bend = max(GAP[0] / 2, abs(to_x - x) / 2)
+    spots = []
+    for share in LABEL_SHARES:
+        # The curve of `_line`: its ends are level.
+        level = 3 * share**2 - 2 * share**3
+        along = 3 * share * (1 - share) * ((1 - share) * (x + bend) + share * (to_x - bend))
+        along += (1 - share) ** 3 * x + share**3 * to_x
+        spots.append((along, y + level * (to_y - y)))
+
+    def covered(spot: tuple[float, float]) -> float:
+        return sum(
+            max(0.0, LABEL[0] - abs(spot[0] - one.x)) * max(0.0, LABEL[1] - abs(spot[1] - one.y))
+            for one in others
+        )
+
+    return min(spots, key=covered)
 
 
 def _mean(values: Sequence[float]) -> float:

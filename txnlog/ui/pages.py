@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from txnlog.process.version import VERSION
 from txnlog.protocol.explanations import count_of
-from txnlog.protocol.moments import Lane, Moment, NodeKind, TickKind, TopicMoment
+from txnlog.protocol.moments import GroupMoment, Lane, Moment, NodeKind, TickKind, TopicMoment
 from txnlog.protocol.problems import BLOCKING, Problem
 from txnlog.text import printable, shell_option
 from txnlog.ui import charts, flow_layout, formats, timeline
@@ -262,6 +262,17 @@ def size_of(topic: TopicMoment) -> int:
     return sum(one.size_bytes for one in topic.partitions)
 
 
+def held_back(group: GroupMoment, moment: Moment) -> int:
+    """Records that a read_committed reader of the group's partitions cannot see yet."""
+    read = {(one.topic, one.partition) for one in group.positions}
+    return sum(
+        max(0, one.high_watermark - one.last_stable_offset)
+        for topic in sorted({name for name, _ in read} & moment.topics.keys())
+        for one in moment.topics[topic].partitions
+        if (topic, one.partition) in read
+    )
+
+
 def lane_text(lane: Lane) -> str:
     return f"{lane.title} {lane.transactional_id} {lane.owner}"
 
@@ -374,6 +385,7 @@ class Renderer:
                 f"txnlog why {shell_option('--transactional-id', name)}"
             ),
             size_of=size_of,
+            held_back=held_back,
             step_of=step_of,
             kinds=NodeKind,
             tick_kinds=TickKind,

@@ -13,11 +13,13 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from txnlog.errors import TxnLogError
 from txnlog.protocol.metadata import ProducerIdAndEpoch
 from txnlog.protocol.moments import Moment, RecordMoment, TransactionMoment
+from txnlog.protocol.vacuum import Deletable
 from txnlog.ui.values import Shown, shown
 
 T = TypeVar("T")
 
 FRESH_S: Final = 2
+LISTED_S: Final = 60
 KEPT_MAX: Final = 16
 RECORDS: Final = 20
 SCHEMAS: Final = "_schemas"
@@ -46,6 +48,8 @@ class Moments(Protocol):
         with_values: bool,
         at_ms: int | None = None,
     ) -> Sequence[RecordMoment]: ...
+
+    def deletable(self) -> Sequence[Deletable]: ...
 
 
 class Record(NamedTuple):
@@ -93,6 +97,10 @@ class Reader:
         """Records as text, their values cut: what is kept is small."""
         return self._once((wanted, at_ms), at_ms, lambda: self._read(wanted, at_ms))
 
+    def deletable(self) -> Sequence[Deletable]:
+        """What housekeeping would delete; it lists every folder, so once a minute at most."""
+        return self._once("deletable", None, self._moments.deletable, LISTED_S)
+
     def _read(self, wanted: Wanted, at_ms: int | None) -> list[Record]:
         found = self._moments.records(
             wanted.topic,
@@ -131,7 +139,9 @@ class Reader:
                 return str(body["schema"])
         return None
 
-    def _once(self, key: Hashable, at_ms: int | None, read: Callable[[], T]) -> T:
+    def _once(
+        self, key: Hashable, at_ms: int | None, read: Callable[[], T], fresh_s: float = FRESH_S
+    ) -> T:
         """What was read before: for good as of a time, for a while as of now."""
         now_s = self._clock_s()
         kept = self._kept.get(key)
@@ -139,7 +149,7 @@ class Reader:
             self._kept.move_to_end(key)
             return kept[1]  # type: ignore[no-any-return]
         found = read()
-        self._kept[key] = self._clock_s() + FRESH_S, found
+        self._kept[key] = self._clock_s() + fresh_s, found
         while len(self._kept) > KEPT_MAX:
             self._kept.popitem(last=False)
         return found
