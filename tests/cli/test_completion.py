@@ -58,7 +58,7 @@ def test_names_of_the_cluster_are_suggested(
 
 def test_names_that_need_no_cluster_are_suggested() -> None:
     """Commands, options, configurations, states."""
-    assert suggested("txnlog top") == ["topics"]
+    assert suggested("txnlog topi") == ["topics"]
     assert suggested("txnlog groups reset-offsets --by") == ["--by-duration"]
     assert suggested("txnlog configs alter -t t --delete-config retention.b") == ["retention.bytes"]
     assert suggested("txnlog topics create --config retention.b") == ["retention.bytes="]

@@ -86,11 +86,11 @@ def test_the_indents_of_nested_json_are_made_as_far_as_they_are_shown() -> None:
 DOUBLED = reduce(
     lambda inner, level: {
         "type": "record",
-        "name": f"R{level}",
-        "fields": [{"name": "a", "type": inner}, {"name": "b", "type": f"R{level - 1}"}],
+        "name": f"Record{level}",
+        "fields": [{"name": "a", "type": inner}, {"name": "b", "type": f"Record{level - 1}"}],
     },
     range(1, 16),
-    {"type": "record", "name": "R0", "fields": [{"name": "a", "type": "null"}]},
+    {"type": "record", "name": "Record0", "fields": [{"name": "a", "type": "null"}]},
 )
 
 
