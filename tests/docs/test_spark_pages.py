@@ -55,9 +55,8 @@ def end(root: str, topic: str) -> int:
     return sum(p.end_offset for p in Cluster.open(root).topic(topic).view.partitions)
 
 
-@pytest.mark.parametrize(
-    "title", [pytest.param("txnlog_job.py", marks=pytest.mark.soak), "exactly_once.py"]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("title", ["txnlog_job.py", "exactly_once.py"])
 def test_moved_job_copies_every_record_once(
     spark: SparkSession, lake: str, tmp_path: Path, title: str
 ) -> None:

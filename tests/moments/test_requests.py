@@ -38,7 +38,7 @@ def an_hour(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_busy", [False, True])
+@pytest.mark.parametrize("is_busy", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_page_costs_no_more_than_a_consumer_of_all_topics(is_busy: bool) -> None:
     """On an object store each request is paid for, and a page is forgotten in a tab."""
     lake = Lake()

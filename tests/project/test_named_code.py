@@ -94,8 +94,8 @@ def exists(name: str) -> bool:
     return (
         is_metric
         or name in FOREIGN
-        or name in text
         or all(part in words for part in name.split("."))
+        or name in text
     )
 
 

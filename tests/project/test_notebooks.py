@@ -97,11 +97,9 @@ def test_quickstart_runs_in_a_session_that_is_there(
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.spark, pytest.mark.soak] if needs_spark(name) else [])
-        for name in NAMES
-    ],
+    [pytest.param(name, marks=[pytest.mark.spark] if needs_spark(name) else []) for name in NAMES],
 )
+@pytest.mark.soak
 def test_notebook_all_cells_run(kernel: Path, name: str) -> None:
     """Users start with the notebooks."""
     before = set(FOLDER.iterdir())

@@ -25,7 +25,7 @@ soaked = partial(pytest.param, marks=pytest.mark.soak)
     ("place", "refused"),
     [
         # Between these two writes there may be minutes: a long pause of the garbage collector.
-        ("tickets.after@2", "ProducerFencedError"),
+        soaked("tickets.after@2", "ProducerFencedError"),
         soaked("prepare_commit.before@2", "ProducerFencedError"),
         # It decided the batch, the other one finished it: Spark itself finds its commit file there.
         ("prepare_commit.after@2", "CONCURRENT_STREAM_LOG_UPDATE"),

@@ -242,6 +242,7 @@ def test_a_transaction_shows_its_siblings_offsets_phases_and_query() -> None:
         assert part in text, part
 
 
+@pytest.mark.soak
 def test_a_large_root_is_cut_and_says_what_is_left_out() -> None:
     """A thousand topics, groups and ids, and a million transactions."""
     page = answers(large())

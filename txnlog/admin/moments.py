@@ -15,7 +15,6 @@ from txnlog.admin.transaction_moments import transaction_moment
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import check_partition
 from txnlog.errors import ConfigError, ObjectNotFoundError
-from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.protocol.diagnosis import find_problems
 from txnlog.protocol.group_changes import is_gone
 from txnlog.protocol.metadata import ProducerIdAndEpoch
@@ -144,6 +143,9 @@ class Moments:
 
     def deletable(self) -> list[Deletable]:
         """What housekeeping with its defaults would delete now; ages by this machine's clock."""
+        # Imported here: other commands do without it, and start faster.
+        from txnlog.housekeeping.housekeeper import Housekeeper
+
         cluster = Cluster.open(ReadOnlyStore(self._base.store), settings=self._base.settings)
         return Housekeeper(cluster).find()
 
