@@ -23,31 +23,27 @@
 # Needs Java 17 and a kernel of the project's environment, see `docs/deploying.md`.
 
 # %%
-import os
+# %load_ext txnlog
 import sys
 import tempfile
 from pathlib import Path
 
-here = Path.cwd()
-project = next(p for p in (here, *here.parents) if (p / "conf/spark-defaults.conf").is_file())
-sys.path[:0] = [str(project), str(project / "jobs")]
-# Spark's workers must run the Python of this kernel: it has txnlog installed.
-os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+import txnlog
+
+sys.path.append(str(Path(txnlog.__file__).parents[1] / "jobs"))
+from spark_session import build_session
 
 folder = Path(tempfile.mkdtemp(prefix="txnlog-quickstart-"))  # or where you like
 root = str(folder / "lake")
-
-# %% [markdown]
-# `build_session` points `SPARK_CONF_DIR` at the project's `conf/` (explained line by line in
-# `docs/configuration.md`) and starts `local[2]`. In a job of your own,
-# `SparkSession.builder.getOrCreate()` is enough: Spark finds `format("txnlog")` by itself.
-
-# %%
-from spark_session import build_session
-
 settings = {"spark.ui.enabled": "false", "spark.sql.warehouse.dir": str(folder / "warehouse")}
 spark = build_session("quickstart", settings=settings)
 print(spark.version)
+
+# %% [markdown]
+# `%load_ext txnlog` lets clusters and topics show themselves (`docs/howto/show.md`), and Spark
+# run the Python of this kernel. `build_session` points `SPARK_CONF_DIR` at the project's `conf/`
+# (explained line by line in `docs/configuration.md`) and starts `local[2]`. In a job of your own,
+# `SparkSession.builder.getOrCreate()` is enough: Spark finds `format("txnlog")` by itself.
 
 # %% [markdown]
 # ## A topic
