@@ -194,17 +194,14 @@ class Sender:
         self._waiting: queue.Queue[tuple[Any, threading.Event]] = queue.Queue(WAITING_MAX)
         self._thread: threading.Thread | None = None
         self._is_failing = False
-        self._idle = threading.Event()
-        self._idle.set()
 
     def send(self, event: Any) -> None:
         """Hand it over; wait for it for WAIT_S, unless an earlier one has not been sent yet."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="txnlog-lineage", daemon=True)
             self._thread.start()
-        was_idle, done = self._idle.is_set(), threading.Event()
+        was_idle, done = not self._waiting.unfinished_tasks, threading.Event()
         try:
-            self._idle.clear()
             self._waiting.put_nowait((event, done))
         except queue.Full:
             self.failed(RuntimeError(f"{WAITING_MAX} events wait already, and one is dropped"))
@@ -237,8 +234,7 @@ class Sender:
             except Exception as error:
                 self.failed(error)
             finally:
-                if self._waiting.empty():
-                    self._idle.set()
+                self._waiting.task_done()
                 done.set()
 
 

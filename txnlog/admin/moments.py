@@ -12,6 +12,7 @@ from txnlog.admin.recent import Recent
 from txnlog.admin.record_moments import Asked, newest_records, offset_of_time, records_from
 from txnlog.admin.root_state import read_root
 from txnlog.admin.transaction_moments import transaction_moment
+from txnlog.admin.upkeep import rows_upkeep, table_upkeep
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import check_partition
 from txnlog.errors import ConfigError, ObjectNotFoundError
@@ -21,7 +22,6 @@ from txnlog.protocol.metadata import ProducerIdAndEpoch
 from txnlog.protocol.moments import (
     Moment,
     RecordMoment,
-    TableUpkeep,
     TransactionMoment,
     UpkeepMoment,
     with_origins,
@@ -298,26 +298,11 @@ class Reading:
         tables = []
         for name in sorted(state.topics.keys() & heads.keys()):
             log = self.cluster.topic_log(name)
-            counted, txns = self._count(log), log.view.txns
-            tables.append(
-                TableUpkeep(
-                    table=name,
-                    version=log.log.version,
-                    num_files=sum(one.num_files for one in counted.partitions),
-                    size_bytes=sum(one.size_bytes for one in counted.partitions),
-                    small_files=counted.small_files,
-                    vacuumed_ms=txns.vacuumed_ms,
-                    vacuum_age_ms=txns.vacuum_age_ms,
-                )
-            )
-        for shard in self._rows():
-            sizes, txns = shard.view.sizes, shard.view.txns
-            numbers = len(sizes), sum(sizes.values()), 0
-            tables.append(
-                TableUpkeep(
-                    shard.path, shard.log.version, *numbers, txns.vacuumed_ms, txns.vacuum_age_ms
-                )
-            )
+            counted = self._count(log)
+            num_files = sum(one.num_files for one in counted.partitions)
+            size_bytes = sum(one.size_bytes for one in counted.partitions)
+            tables.append(table_upkeep(log, num_files, size_bytes, counted.small_files))
+        tables += map(rows_upkeep, self._rows())
         return UpkeepMoment(*state.upkeep[:3], state.free_bytes, tables)
 
     def _notes(self, state: RootState, changes: Changes, num_lanes: int) -> list[str]:

@@ -77,18 +77,33 @@ def _tables(cluster: Cluster, state: RootState) -> list[TableUpkeep]:
 
 
 def _table(log: Log, checkpoint_version: int) -> TableUpkeep:
-    if isinstance(log, TopicLog):
-        sizes = [batch.size_bytes for batch in log.view.by_path.values()]
-        small = count_small_files(log)
-    else:
-        sizes, small = list(log.view.sizes.values()), 0
+    if not isinstance(log, TopicLog):
+        return rows_upkeep(log, checkpoint_version)
+    sizes = [batch.size_bytes for batch in log.view.by_path.values()]
+    return table_upkeep(log, len(sizes), sum(sizes), count_small_files(log), checkpoint_version)
+
+
+def rows_upkeep(log: TransactionLog | OffsetsLog, checkpoint_version: int = -1) -> TableUpkeep:
+    """That of a table of rows, which are not merged."""
+    sizes = log.view.sizes.values()
+    return table_upkeep(log, len(sizes), sum(sizes), 0, checkpoint_version)
+
+
+def table_upkeep(
+    log: Log,
+    num_files: int,
+    size_bytes: int,
+    small_files: int,
+    checkpoint_version: int = -1,
+) -> TableUpkeep:
+    """What housekeeping has done to a table whose files are counted, and has to do."""
     txns = log.view.txns
     return TableUpkeep(
         table=log.path,
         version=log.log.version,
-        num_files=len(sizes),
-        size_bytes=sum(sizes),
-        small_files=small,
+        num_files=num_files,
+        size_bytes=size_bytes,
+        small_files=small_files,
         vacuumed_ms=txns.vacuumed_ms,
         vacuum_age_ms=txns.vacuum_age_ms,
         checkpoint_version=checkpoint_version,

@@ -8,8 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
+from txnlog.admin.moments import Moments
 from txnlog.errors import TxnLogError
 from txnlog.protocol.metadata import ProducerIdAndEpoch
 from txnlog.protocol.moments import Moment, RecordMoment, TransactionMoment
@@ -23,33 +24,6 @@ LISTED_S: Final = 60
 KEPT_MAX: Final = 16
 RECORDS: Final = 20
 SCHEMAS: Final = "_schemas"
-
-
-class Moments(Protocol):
-    """What a root was, as txnlog.admin.moments reads it."""
-
-    def now(self) -> Moment: ...
-
-    def at(self, at_ms: int) -> Moment: ...
-
-    def transaction(
-        self, transaction: ProducerIdAndEpoch, *, at_ms: int | None = None
-    ) -> TransactionMoment: ...
-
-    def records(
-        self,
-        topic: str,
-        partition: int,
-        *,
-        offset: int | None = None,
-        timestamp_ms: int | None = None,
-        key: bytes | None = None,
-        count: int,
-        with_values: bool,
-        at_ms: int | None = None,
-    ) -> Sequence[RecordMoment]: ...
-
-    def deletable(self) -> Sequence[Deletable]: ...
 
 
 class Record(NamedTuple):
