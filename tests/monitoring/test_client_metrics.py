@@ -97,10 +97,10 @@ def test_consumer_counts_records_commits_rebalances_and_knows_its_lag(tmp_path: 
     reader = disk.consumer()
     assert reader.metrics() == []
     reader.subscribe(["orders"])
-    assert len(reader.consume(2, timeout=5)) == 2
+    assert len(reader.consume(2, timeout=600)) == 2
     [lag] = [one for one in reader.metrics() if one.name == "records-lag"]
     assert (lag.tags["topic"], lag.tags["partition"], lag.value) == ("orders", "0", 3)
-    assert len(reader.consume(3, timeout=5)) == 3
+    assert len(reader.consume(3, timeout=600)) == 3
     reader.commit(asynchronous=False)
     reader.commit()
     found = named(reader.metrics())

@@ -73,7 +73,7 @@ def test_a_group_at_the_end_is_no_second_behind(tmp_path: Path) -> None:
     disk = busy(tmp_path / "lake")
     reader = disk.consumer("quick")
     reader.subscribe(["orders"])
-    assert len(reader.consume(4, timeout=5)) == 4
+    assert len(reader.consume(4, timeout=600)) == 4
     reader.commit(asynchronous=False)
     found = values(RootCollector(disk.operator))
     key = ("quick", "orders", "0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import queue
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -213,7 +214,7 @@ class Backend:
     """A server that takes events only once it is told to; until then a request waits."""
 
     def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
+        self.events: queue.Queue[dict[str, Any]] = queue.Queue()
         self.may_answer = threading.Event()
         outer = self
 
@@ -221,7 +222,7 @@ class Backend:
             def do_POST(self) -> None:
                 data = self.rfile.read(int(self.headers["Content-Length"]))
                 outer.may_answer.wait()
-                outer.events.append(json.loads(data))
+                outer.events.put(json.loads(data))
                 self.send_response(200)
                 self.end_headers()
 
@@ -255,15 +256,13 @@ def test_backend_that_does_not_answer_delays_no_visibility_and_no_later_commit(
     for batch_id in range(4):
         query.commit(batch_id)
     assert visible == [1, 2, 3, 4]
-    assert backend.events == []
+    assert backend.events.empty()
     backend.may_answer.set()
-    for _ in range(500):
-        if len(backend.events) == 4:
-            break
-        threading.Event().wait(0.02)
-    ids = [event["run"]["facets"]["txnlog_batch"]["batchId"] for event in backend.events]
+    events = [backend.events.get(timeout=600) for _ in range(4)]
+    ids = [event["run"]["facets"]["txnlog_batch"]["batchId"] for event in events]
     assert ids == [0, 1, 2, 3]
     backend.server.shutdown()
+    backend.server.server_close()
 
 
 @pytest.mark.parametrize("broken", ["nobody listens", "no such transport", "no file"])
