@@ -88,6 +88,8 @@ def steps(block: Block) -> Iterator[tuple[str, list[str]]]:
             command.append(line)
         else:
             assert command, f"{block.place} has output before its first command"
+            # The site takes "# " for a prompt of root, and copies the line as a command.
+            assert not line.startswith("# "), f"{block.place}: write ... for {line!r}"
             expected.append(line)
     yield "\n".join(command), expected
 
