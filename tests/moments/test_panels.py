@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.moments.worlds import EVIL, Lake, Query, history, taken, written
+from tests.moments.worlds import EVIL, Lake, Query, comparable, history, taken, written
 from tests.why.worlds import Disk, produce
 from txnlog.admin.moments import Moments
 from txnlog.errors import (
@@ -59,7 +59,7 @@ def test_topics_show_who_writes_and_reads_and_how_much() -> None:
     assert list(moment.topics) == ["orders", "stock"]
     orders = moment.topics["orders"]
     assert orders.writers == ["first", "opened", "q-1", "stuck"]
-    assert orders.readers == {"readers": 7}
+    assert orders.readers == {"readers": 8}
     [part] = orders.partitions
     assert (part.log_start_offset, part.last_stable_offset, part.high_watermark) == (0, 12, 13)
     assert (part.num_files, part.num_records) == (5, 13)
@@ -70,11 +70,11 @@ def test_topics_show_who_writes_and_reads_and_how_much() -> None:
 
 def test_groups_show_their_lag_and_what_blocks_them() -> None:
     group = last(Lake()).groups["readers"]
-    assert (group.state, group.lag_records) == ("Stable", 7)
+    assert (group.state, group.lag_records, group.held_records) == ("Stable", 8, 1)
     [position] = group.positions
     assert (position.offset, position.end_offset) == (5, 12)
     assert group.lag_ms > 40_000
-    assert [point.value for point in group.lags] == [0, 7, 7]
+    assert [point.value for point in group.lags] == [1, 7, 8, 8]
     [member] = group.members
     assert member.partitions == {"orders": (0,)}
     assert [one.kind for one in group.blocked_by] == [ProblemKind.DEAD_MEMBER]
@@ -337,3 +337,58 @@ def test_page_that_stays_open_sees_each_step() -> None:
     Query(lake, "q-2").batch(0)
     lake.later(1_000)
     assert "q-2" in kept.now().queries
+
+
+def test_first_moment_of_many_topics_waits_only_for_those_of_open_transactions() -> None:
+    """Of a root with a thousand topics, what blocks readers is shown at once, the rest soon."""
+    lake = Lake()
+    for number in range(40):
+        lake.process().create_topic(f"topic-{number:02}", partitions=1)
+    written(lake.producer("first"), {"topic-30": 1})
+    lake.later(1_000)
+    stuck = lake.eager("stuck")
+    stuck.begin_transaction()
+    stuck.produce("topic-39", b"never")
+    stuck.flush()
+    lake.later(60_000)
+    moments = Moments(lake.process(), open_ms=0)
+    first = moments.now()
+    assert first.later == 42 - len(first.topics) > 0
+    assert {"topic-39", "topic-30"} <= first.topics.keys()
+    assert [one.subject for one in first.problems] == ["stuck"]
+    assert any("still to be read" in note for note in first.notes)
+    past = moments.at(first.at_ms - 30_000)
+    assert past.later == first.later
+    whole = Lake.moments(lake).now()
+    assert (whole.later, len(whole.topics)) == (0, 42)
+    for _ in range(3):
+        last, past = moments.now(), moments.at(first.at_ms - 30_000)
+    assert last.later == past.later == 0
+    assert last.topics.keys() == past.topics.keys() == whole.topics.keys()
+    assert comparable(last) == comparable(whole)
+
+
+def test_who_holds_the_last_stable_offset_is_named_at_once() -> None:
+    """A transaction of a second is no problem, and yet it is what a reader waits for."""
+    lake = Lake()
+    reader = lake.consumer()
+    written(lake.producer("first"), {"orders": 2})
+    assert lake.read(reader) == 2
+    young = lake.eager("young")
+    young.begin_transaction()
+    for _ in range(3):
+        young.produce("orders", b"open", timestamp=lake.shared.clock.now_ms())
+    young.flush()
+    lake.later(4_000)
+    moment = lake.moments().now()
+    assert not moment.problems
+    assert [one.subject for one in moment.waiting] == ["young"]
+    [place] = moment.waiting[0].places
+    assert (place.topic, place.partition, place.start_offset) == ("orders", 0, 2)
+    group = moment.groups["readers"]
+    assert (group.lag_records, group.held_records) == (3, 3)
+    assert 4_000 <= group.lag_ms <= 5_000
+    young.commit_transaction()
+    lake.later(1_000)
+    group = lake.moments().now().groups["readers"]
+    assert (group.lag_records, group.held_records) == (3, 0)

@@ -204,6 +204,7 @@ def comparable(moment: Moment) -> Moment:
         is_now=True,
         notes=(),
         problems=_without_files(moment.problems),
+        waiting=_without_files(moment.waiting),
         groups={
             name: group._replace(blocked_by=_without_files(group.blocked_by))
             for name, group in moment.groups.items()

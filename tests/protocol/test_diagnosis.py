@@ -15,6 +15,7 @@ from txnlog.protocol.diagnosis import (
     TAKEOVERS_MS,
     find_problems,
 )
+from txnlog.protocol.duties import DutyRun
 from txnlog.protocol.group_metadata import (
     CommittedOffset,
     Group,
@@ -252,6 +253,21 @@ STATES: list[tuple[str, RootState, list[tuple[ProblemKind, str]]]] = [
         "no housekeeping",
         state(upkeep=Upkeep("", 0, NOW_MS - DAY_MS - 1)),
         [(K.NO_HOUSEKEEPING, "the root")],
+    ),
+    (
+        "duties fail and work",
+        state(
+            upkeep=Upkeep(
+                "process 7 on h",
+                60_000,
+                NOW_MS,
+                duties={
+                    "compact": DutyRun(at_ms=NOW_MS - 9, due_ms=NOW_MS, error="no space left"),
+                    "vacuum": DutyRun(at_ms=NOW_MS - 9, due_ms=NOW_MS),
+                },
+            )
+        ),
+        [(K.DUTY_FAILED, "compact")],
     ),
     ("disk full", state(free_bytes=FREE_BYTES_MIN - 1), [(K.DISK_FULL, "the disk of the root")]),
     ("room on the disk", state(free_bytes=FREE_BYTES_MIN), []),

@@ -83,6 +83,7 @@ def rich(now_ms: int = NOW_MS, *, name: str = "") -> Moment:
     return replace(
         empty(now_ms),
         problems=[paused, dead],
+        waiting=[paused],
         lanes=_lanes(now_ms, name),
         topics=_topics(now_ms, name),
         groups=_groups(now_ms, name, paused),
@@ -253,7 +254,7 @@ def _groups(now_ms: int, name: str, paused: Problem | None) -> dict[str, GroupMo
             7,
             [
                 PositionMoment(f"orders{name}", p, 88_400 - lag * (p == 1), 88_400 + p * 17,
-                               lag * (p == 1), 238_000 * (p == 1 and lag > 0))
+                               lag * (p == 1), 238_000 * (p == 1 and lag > 0), lag * (p == 1) // 9)
                 for p in range(4)
             ],
             [

@@ -18,7 +18,7 @@ from txnlog.text import printable
 from txnlog.ui.answers import Answer, Answers
 from txnlog.ui.flow_layout import LABEL, drawn
 from txnlog.ui.formats import number, slug
-from txnlog.ui.pages import LISTS, Renderer, held_back
+from txnlog.ui.pages import LISTS, Renderer
 from txnlog.ui.reading import Reader
 
 SEEN_MAX = {"/records?": 5, "/transaction/": 20}
@@ -139,17 +139,10 @@ def test_what_housekeeping_would_delete_is_listed_on_a_click_and_not_at_each_ref
 def test_a_group_says_how_many_records_an_open_transaction_holds_back() -> None:
     moment = MOMENTS["rich"]
     group = moment.groups["billing"]
-    held = held_back(group, moment)
-    read = {(one.topic, one.partition) for one in group.positions}
-    assert held == sum(
-        one.high_watermark - one.last_stable_offset
-        for topic in moment.topics.values()
-        for one in topic.partitions
-        if (topic.name, one.partition) in read
-    )
-    assert held > 0
+    held = sum(one.held_records for one in group.positions)
+    assert 0 < held < group.lag_records
     text = " ".join(Page(asked(answers(moment), "/group/billing").html).text.split())
-    assert f"Held back {number(held)} records after an open transaction" in text
+    assert f"Held back {number(held)} of them, by an open transaction" in text
 
 
 def test_labels_of_the_flow_do_not_lie_on_each_other() -> None:
@@ -345,3 +338,28 @@ def test_many_tabs_read_the_root_once_in_two_seconds() -> None:
     now_s[0] += 2.5
     page.answer("/", {})
     assert moments.calls.count("now") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "before_ms"),
+    [("-2 min", 120_000), ("-90s", 90_000), ("\u22121 h", 3_600_000), ("-3m", 180_000)],
+)
+def test_a_time_may_be_before_now(text: str, before_ms: int) -> None:
+    """Nobody who looks for what was just now wants to reckon in UTC."""
+    found = answers(rich()).answer("/topics", {"time": text})
+    assert (found.status, found.location) == (303, f"/topics?at={NOW_MS - before_ms}")
+    wrong = answers(rich()).answer("/topics", {"time": "-2 moons"})
+    assert wrong.status == 404
+    assert "-2 min" in Page(wrong.html).text
+
+
+def test_a_fence_on_the_timeline_leads_to_the_story() -> None:
+    html = asked(answers(rich()), "/timeline").html
+    fences = [
+        re.findall(r'href="([^"]+)"', tick)[0]
+        for tick in re.findall(r'<a class="tick".*?</a>', html)
+        if "#m-fenced" in tick
+    ]
+    assert fences
+    for href in fences:
+        assert "What happened" in asked(answers(rich()), href).html

@@ -17,8 +17,10 @@ from tests.verify.roots import build, commit_file, commits, halve, truncate_log
 from tests.why.worlds import MINUTE_MS, Disk, produce
 from tests.world import decide
 from txnlog.admin import AdminClient, ProblemKind, looks
+from txnlog.admin.moments import Moments
 from txnlog.cluster import Cluster
 from txnlog.errors import StorePermissionError
+from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.housekeeping.lease import LeaseHolder
 from txnlog.messages import TopicPartition
@@ -239,12 +241,22 @@ def nobody_does_housekeeping(disk: Disk) -> tuple[ProblemKind, str, str]:
     return K.NO_HOUSEKEEPING, "the root", "nobody did it"
 
 
+def failing_duty(disk: Disk) -> tuple[ProblemKind, str, str]:
+    with patch.object(Compactor, "step", side_effect=StorePermissionError("denied")):
+        keeper = Housekeeper(disk.process())
+        keeper.step()
+        # The lease is renewed, and tells of the duties.
+        disk.later(20_000)
+        keeper.step()
+    return K.DUTY_FAILED, "files compacted", "denied"
+
+
 INCIDENTS = [
     paused_eager_producer, time_out_that_nobody_carries_out, prepared_by_its_client, dead_member,
     fenced_twin, fenced_by_an_operator, unpublished_decision, decided_file_is_missing,
     decided_file_is_cut, topic_of_a_decision_is_missing, topic_of_a_group_is_missing, hanging_batch,
     damaged_log, damaged_shard, restored_shard, restored_topic, stuck_query, dead_housekeeping,
-    small_files, vacuum_overdue, nobody_does_housekeeping,
+    small_files, vacuum_overdue, nobody_does_housekeeping, failing_duty,
 ]  # fmt: skip
 OLD = {vacuum_overdue, nobody_does_housekeeping}
 
@@ -260,6 +272,8 @@ def test_planted_incident_is_named_and_nothing_else(
     kind, subject, text = plant(disk)
     found = disk.problems()
     assert [(one.kind, one.subject) for one in found] == [(kind, subject)], found
+    shown = Moments(disk.process()).now().problems
+    assert [(one.kind, one.subject) for one in shown] == [(kind, subject)], "on the page, too"
     [problem] = found
     assert text in f"{problem.why} {problem.ends} {problem.who}"
 

@@ -5,12 +5,12 @@ Each is made when it is asked for; those of a page that stays open remember some
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from txnlog.admin.histories import row_changes
 from txnlog.cluster import Cluster
-from txnlog.errors import ObjectNotFoundError
+from txnlog.errors import ObjectNotFoundError, TxnLogError
 from txnlog.protocol.compaction import CompactionSettings, plan
 from txnlog.protocol.diagnosis import SMALL_FILES_MIN
 from txnlog.protocol.duties import told_runs
@@ -30,6 +30,11 @@ class Looks:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+
+    def tail(self, logs: Sequence[TopicLog], needed: int) -> dict[str, TxnLogError | None]:
+        """Tail logs, the first `needed` at least: topic -> its error, or None."""
+        errors = self.cluster.tail_each(logs)
+        return {log.name: error for log, error in zip(logs, errors, strict=True)}
 
     def heads(self, paths: Iterable[str]) -> dict[str, tuple[int, int]]:
         """Size and time of the files that are there."""
@@ -120,6 +125,7 @@ def count_small_files(log: TopicLog) -> int:
 
 AGAIN_MS = 60_000
 RARELY_MS = 600_000
+OPENED_AT_ONCE = 16
 
 
 class RememberedLooks(Looks):
@@ -127,12 +133,17 @@ class RememberedLooks(Looks):
 
     A file that was there is asked for again after `again_ms`, and the small files of a large topic
     are counted again; what vacuum left is asked for after ten minutes, the history of a row when it
-    has changed.
+    has changed. After `open_ms` no more logs are opened, but by the next look, which takes twice as
+    long: a picture soon, and few until all is there. None: all at once.
     """
 
-    def __init__(self, cluster: Cluster, *, again_ms: int = AGAIN_MS) -> None:
+    def __init__(
+        self, cluster: Cluster, *, again_ms: int = AGAIN_MS, open_ms: int | None = None
+    ) -> None:
         super().__init__(cluster)
         self._again_ms = again_ms
+        self._open_ms = open_ms
+        self._opened: set[str] = set()
         self._heads: dict[str, tuple[int, tuple[int, int]]] = {}
         self._histories: dict[str, tuple[TransactionMetadata | None, list[RowChange]]] = {}
         self._small_files: dict[str, tuple[int, int, int]] = {}
@@ -140,6 +151,21 @@ class RememberedLooks(Looks):
 
     def _now_ms(self) -> int:
         return self.cluster.store.clock.boot_ms()
+
+    def tail(self, logs: Sequence[TopicLog], needed: int) -> dict[str, TxnLogError | None]:
+        if self._open_ms is None:
+            return super().tail(logs, needed)
+        until_ms = self._now_ms() + self._open_ms
+        self._open_ms *= 2
+        now = [log for at, log in enumerate(logs) if at < needed or log.name in self._opened]
+        found = super().tail(now, len(now))
+        later = [log for log in logs if log.name not in found]
+        for at in range(0, len(later), OPENED_AT_ONCE):
+            found |= super().tail(later[at : at + OPENED_AT_ONCE], OPENED_AT_ONCE)
+            if self._now_ms() >= until_ms:
+                break
+        self._opened.update(found)
+        return found
 
     def heads(self, paths: Iterable[str]) -> dict[str, tuple[int, int]]:
         now_ms, wanted = self._now_ms(), set(paths)

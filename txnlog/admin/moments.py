@@ -39,6 +39,7 @@ from txnlog.protocol.panels.topics import (
 from txnlog.protocol.polling import poll_interval_ms
 from txnlog.protocol.problems import RootState
 from txnlog.protocol.vacuum import Deletable
+from txnlog.protocol.waiting import waiting_transactions
 from txnlog.settings.topic_configs import own_configs
 from txnlog.storage.delta.as_of import StoreAsOf, earliest_ms
 from txnlog.storage.store.read_only import ReadOnlyStore
@@ -62,12 +63,16 @@ class Moments:
     """The moments of one root, with the history of `window_ms` before each. It writes nothing.
 
     Not thread-safe. Where `now` is asked more often than one consumer of all topics would ask the
-    store, it answers with the last moment again.
+    store, it answers with the last moment again. With `open_ms` a moment opens logs of topics for
+    so long at most, and says how many are left for the next one.
     """
 
-    def __init__(self, cluster: Cluster, *, window_ms: int = WINDOW_MS) -> None:
+    def __init__(
+        self, cluster: Cluster, *, window_ms: int = WINDOW_MS, open_ms: int | None = None
+    ) -> None:
         self._base = cluster
         self._window_ms = window_ms
+        self._open_ms = open_ms
         self._store = ReadOnlyStore(cluster.store)
         self._live: Reading | None = None
         self._last: Moment | None = None
@@ -82,13 +87,20 @@ class Moments:
             return self._last
         before = store.requests
         if self._live is None:
-            self._live = Reading(self._base, store, self._window_ms, shown_now_ms(store))
+            self._live = self._new_reading(store, shown_now_ms(store))
         moment = self._live.read()
         self._last = with_origins(moment, self._earliest_ms(self._live))
         topics = max(1, len(moment.topics))
         interval_ms = poll_interval_ms(None, is_remote=store.is_remote, topics=topics)
-        self._due_ms = clock.boot_ms() + interval_ms * (store.requests - before) // topics
+        wait_ms = 0 if moment.later else interval_ms * (store.requests - before) // topics
+        self._due_ms = clock.boot_ms() + wait_ms
         return self._last
+
+    def _new_reading(
+        self, store: ReadOnlyStore, now_ms: int, *, as_of_ms: int | None = None
+    ) -> Reading:
+        recent = Recent(self._window_ms, now_ms)
+        return Reading(self._base, store, recent, as_of_ms=as_of_ms, open_ms=self._open_ms)
 
     def at(self, at_ms: int) -> Moment:
         """The root as of a time. Raises ConfigError for one that no log shows any more."""
@@ -172,7 +184,7 @@ class Moments:
             tables = self._live.tables
             if self._then is None or not self._then.advance(at_ms, tables):
                 store = StoreAsOf(self._base.store, at_ms, tables)
-                self._then = Reading(self._base, store, self._window_ms, at_ms, as_of_ms=at_ms)
+                self._then = self._new_reading(store, at_ms, as_of_ms=at_ms)
         return self._then
 
     def _earliest_ms(self, live: Reading) -> int:
@@ -190,18 +202,18 @@ class Reading:
         self,
         base: Cluster,
         store: ReadOnlyStore,
-        window_ms: int,
-        now_ms: int,
+        recent: Recent,
         *,
-        as_of_ms: int | None = None,
+        as_of_ms: int | None,
+        open_ms: int | None,
     ) -> None:
         self.as_of_ms = as_of_ms
         self._store = store
-        self._recent = Recent(window_ms, now_ms)
+        self._recent = recent
         settings = replace(base.settings, watch=self._recent.watch)
         self.cluster = Cluster.open(store, settings=settings)
         again_ms = AGAIN_MS if as_of_ms is None else 0
-        self._looks = RememberedLooks(self.cluster, again_ms=again_ms)
+        self._looks = RememberedLooks(self.cluster, again_ms=again_ms, open_ms=open_ms)
         self._counted: dict[str, tuple[int, Counted]] = {}
         self._is_read = False
         self.tables: Collection[str] = ()
@@ -212,7 +224,8 @@ class Reading:
         cluster = self.cluster
         state = read_root(cluster, looks=self._looks, as_of_ms=self.as_of_ms)
         heads = self._heads(state)
-        self.tables = {CLUSTER, *cluster.shard_tables(), *state.topics, *state.unreadable}
+        shards = cluster.shard_tables()
+        self.tables = {CLUSTER, *shards, *state.topics, *state.unreadable, *state.later}
         self._recent.fill(self._store, heads, state.now_ms)
         self._is_read = True
         window, changes = self._recent.window, self._recent.changes()
@@ -223,7 +236,12 @@ class Reading:
             if (found := list(new_records(some, window)))
         }
         ids = _ids(state, changes)
-        readers = readers_of(state)
+        groups = {
+            name: group_moment(group, state_of(group).value, state, problems, changes, window)
+            for name, group in sorted(state.groups.items())
+            if not is_gone(group)
+        }
+        readers = readers_of(groups)
         topics = {
             name: topic_moment(
                 facts,
@@ -236,11 +254,6 @@ class Reading:
             for name, facts in sorted(state.topics.items())
             if not facts.is_deleted
         }
-        groups = {
-            name: group_moment(group, state_of(group).value, state, problems, changes, window)
-            for name, group in sorted(state.groups.items())
-            if not is_gone(group)
-        }
         of_spark = queries(state, changes.rows)
         all_lanes = lanes(state, changes.rows, changes.published(), window)
         return Moment(
@@ -251,6 +264,7 @@ class Reading:
             earliest_ms=-1,
             is_now=self.as_of_ms is None,
             problems=problems,
+            waiting=list(waiting_transactions(state)),
             lanes=all_lanes,
             topics=topics,
             groups=groups,
@@ -258,6 +272,7 @@ class Reading:
             flow=flow(state, records, changes, groups, of_spark, problems, ids, window),
             upkeep=self._upkeep(state, heads),
             notes=self._notes(state, changes, len(all_lanes)),
+            later=len(state.later),
         )
 
     def advance(self, at_ms: int, tables: Collection[str]) -> bool:
@@ -307,6 +322,11 @@ class Reading:
 
     def _notes(self, state: RootState, changes: Changes, num_lanes: int) -> list[str]:
         notes = [] if self.as_of_ms is None else list(AS_OF)
+        if state.later:
+            notes.append(
+                f"{len(state.later)} topics are still to be read, none of them of an open "
+                "transaction: what follows is without them."
+            )
         notes += [
             f"{table} cannot be read, and is left out: {why}"
             for table, why in sorted(state.unreadable.items())

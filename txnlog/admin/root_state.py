@@ -6,7 +6,7 @@ the files of what readers wait for, and where ids or topics look odd for their n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -67,10 +67,9 @@ def read_root(
     shards, offsets = _row_tables(cluster, unreadable)
     is_whole, is_now = not unreadable, as_of_ms is None
     rows = {row.transaction: row for shard in shards for row in shard.view.rows.values()}
-    named = {topic for row in rows.values() for topic in row.topics}
-    logs = _topic_logs(cluster, named, unreadable)
-    topics = {name: facts_of(log.view, name) for name, log in logs.items() if log.log.exists}
     groups = _groups(offsets, rows.values())
+    logs, later = _topic_logs(looks, rows.values(), groups, unreadable)
+    topics = {name: facts_of(log.view, name) for name, log in logs.items() if log.log.exists}
     unread = dict(_unread(groups, logs))
     files = {
         f"{topic}/{left[0].header.path}": left[0].header.size_bytes
@@ -85,9 +84,10 @@ def read_root(
         offsets={log.path: log.view.txns for log in offsets},
         offsets_shards=cluster.offsets_shards_count,
         unread={key: sum(map(_records, left)) for key, left in unread.items()},
-        oldest_ms={key: _time_ms(left[0]) for key, left in unread.items() if left},
+        oldest_ms=_oldest_ms(unread, logs),
         gone=[name for name, log in logs.items() if not log.log.exists],
         unreadable=unreadable,
+        later=later,
         upkeep=looks.upkeep(),
         free_bytes=cluster.store.free_bytes(),
     )
@@ -100,7 +100,7 @@ def read_root(
         takeovers=_takeovers(looks, state),
         batches=_batches(looks, state),
         small_files={name: looks.small_files(log) for name, log in logs.items()},
-        unvacuumed=looks.unvacuumed(logs, state) if is_whole and is_now else {},
+        unvacuumed=looks.unvacuumed(logs, state) if is_whole and is_now and not later else {},
     )
 
 
@@ -219,6 +219,22 @@ def _records(left: _Left) -> int:
     return left.header.last_offset + 1 - max(left.header.base_offset, left.start_offset)
 
 
+def _oldest_ms(
+    unread: Mapping[tuple[str, str, int], Sequence[_Left]], logs: Logs
+) -> dict[tuple[str, str, int], int]:
+    """The time of the first record after each position; one of an open transaction, if no other."""
+    found = {}
+    for (group_id, name, number), left in unread.items():
+        ongoing = logs[name].view.partitions[number].ongoing.values()
+        first = left[0] if left else None
+        if first is None and ongoing:
+            header = min(ongoing, key=lambda one: one.base_offset)
+            first = _Left(header, header.base_offset)
+        if first is not None:
+            found[group_id, name, number] = _time_ms(first)
+    return found
+
+
 def _time_ms(left: _Left) -> int:
     """About the timestamp of its first record that is left; -1: unknown."""
     header = left.header
@@ -250,21 +266,33 @@ def _unread(
                     yield (group_id, name, number), [_Left(header, start) for header in batches]
 
 
-def _topic_logs(cluster: Cluster, named: Iterable[str], unreadable: dict[str, str]) -> Logs:
-    """The logs of all topics, also of deleted ones, and of those rows name that have none."""
-    names = set(cluster.topic_names())
-    logs = {
-        name: cluster.topic_log(name) for name in sorted(names.union(filter(may_be_topic, named)))
-    }
+def _topic_logs(
+    looks: Looks,
+    rows: Iterable[TransactionMetadata],
+    groups: Mapping[str, Group],
+    unreadable: dict[str, str],
+) -> tuple[Logs, Collection[str]]:
+    """The logs of all topics, also of deleted ones, and of those rows name that have none; and the
+    names of those that are read later: of no open transaction.
+    """
+    newest = sorted(rows, key=lambda row: -row.updated_ms)
+    is_open = TransactionState.ONGOING
+    busy = [topic for row in newest if row.state is is_open for topic in row.topics]
+    named = dict.fromkeys(topic for row in newest for topic in row.topics)
+    read = dict.fromkeys(topic for group in groups.values() for topic in group.positions())
+    there = looks.cluster.topic_names()
+    names = dict.fromkeys(filter(may_be_topic, [*busy, *named]))
+    needed = len(set(busy) & names.keys())
+    names |= dict.fromkeys([*(name for name in read if name in there), *sorted(there)])
+    logs = {name: looks.cluster.topic_log(name) for name in names}
+    errors = looks.tail(list(logs.values()), needed)
     found = {}
-    for (name, log), error in zip(
-        logs.items(), cluster.tail_each(list(logs.values())), strict=True
-    ):
-        if error is None and (log.log.exists or name in named):
-            found[name] = log
+    for name, error in sorted(errors.items()):
+        if error is None and (logs[name].log.exists or name in named):
+            found[name] = logs[name]
         elif error is not None and not isinstance(error, ForeignTableError):
             _note_damage(name, error, unreadable)
-    return found
+    return found, logs.keys() - errors.keys()
 
 
 def _known_only(state: RootState) -> RootState:
@@ -384,7 +412,7 @@ def _findings(cluster: Cluster, state: RootState) -> Findings:
     if len(behind(state.rows)):
         # The topics were read after the rows.
         found.extend(behind(_rows(cluster)))
-    existing = {*state.topics, *state.unreadable}
+    existing = {*state.topics, *state.unreadable, *state.later}
     across.check_gone(existing, {}, state.rows, state.groups, found)
     offsets = Findings()
     across.check_offsets(state.groups, state.topics, existing, offsets, shards=state.offsets_shards)

@@ -7,7 +7,7 @@ from txnlog.cli.problem_lines import problem_lines
 from txnlog.cli.session import Session
 from txnlog.cli.times import format_time
 from txnlog.protocol.duties import DutyRun
-from txnlog.protocol.problems import Upkeep, problem_values
+from txnlog.protocol.problems import ProblemKind, Upkeep, problem_values
 
 DUTIES = ("DUTY", "LAST-RUN", "COUNT", "RESULT", "DUE")
 TABLES = ("TABLE", "VERSION", "CHECKPOINT", "FILES", "SMALL-FILES", "BYTES", "VACUUMED")
@@ -18,8 +18,8 @@ def show_status(session: Session, found: HousekeepingDescription) -> None:
     if session.is_json:
         session.show_json(_values(found))
         return
-    late = len(found.problems) + len(found.overdue)
-    failed = sum(bool(run.error) for run in found.upkeep.duties.values())
+    failed = sum(one.kind is ProblemKind.DUTY_FAILED for one in found.problems)
+    late = len(found.problems) - failed + len(found.overdue)
     session.say(f"{late or 'Nothing'} overdue, {failed or 'nothing'} failed.")
     session.say(_holder(found.upkeep))
     for problem in found.problems:

@@ -25,6 +25,8 @@ PACKAGES = ("starlette", "uvicorn", "jinja2", "markupsafe")
 SPAN_MS = 15 * 60_000
 """What a file shows if nothing else is asked for."""
 LOOKS_S = 0.5
+OPEN_MS = 500
+"""The first picture of a root with many topics does not wait for all of them."""
 
 app = typer.Typer(add_completion=False)
 
@@ -90,7 +92,7 @@ def _serve(session: Session, port: int, *, opens: bool) -> None:
     from txnlog.ui.answers import Answers
     from txnlog.ui.server import PageServer
 
-    answers = Answers(*_page_of(session))
+    answers = Answers(*_page_of(session, open_ms=OPEN_MS))
     with stopped_by_signals() as stop, PageServer(answers, port) as server:
         typer.echo(server.url)
         if opens:
@@ -129,13 +131,13 @@ def _write(
     echo(f"{path}: {size(len(data))}")
 
 
-def _page_of(session: Session) -> tuple[Reader, Renderer]:
+def _page_of(session: Session, *, open_ms: int | None = None) -> tuple[Reader, Renderer]:
     from txnlog.admin.moments import Moments
     from txnlog.ui.pages import Renderer
     from txnlog.ui.reading import Reader
 
     cluster = session.admin().cluster
-    return Reader(Moments(cluster)), Renderer(redacted_url(str(session.root)))
+    return Reader(Moments(cluster, open_ms=open_ms)), Renderer(redacted_url(str(session.root)))
 
 
 def _replace(path: Path, data: bytes) -> None:

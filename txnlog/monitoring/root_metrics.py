@@ -99,18 +99,22 @@ def _groups(state: RootState) -> Iterator[Family]:
         for topic, numbers in sorted(group.positions().items())
         for number, offset in sorted(numbers.items())
     ]
-    known = [(key, state.unread[key]) for key, _ in offsets if key in state.unread]
+    lags = [
+        (key, max(0, state.topics[key[1]].ends[key[2]] - offset))
+        for key, offset in offsets
+        if key in state.unread
+    ]
     ages = [
-        (key, max(0, state.now_ms - state.oldest_ms[key]) / 1000 if left else 0.0)
-        for key, left in known
-        if not left or state.oldest_ms.get(key, -1) >= 0
+        (key, max(0, state.now_ms - state.oldest_ms.get(key, state.now_ms)) / 1000)
+        for key, _ in lags
+        if state.oldest_ms.get(key, 0) >= 0
     ]
     yield Family("group_offset", "Committed offset", POSITION, _positions(offsets))
     yield Family(
         "group_lag_records",
-        "Committed records after the group's offset",
+        "Offsets from the group's to the log end, as Kafka's tools count; also those held back",
         POSITION,
-        _positions(known),
+        _positions(lags),
     )
     yield Family(
         "group_lag_seconds",

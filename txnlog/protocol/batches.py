@@ -6,6 +6,7 @@ nor empty: -1 means "no producer", `none` "no transaction".
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
@@ -125,7 +126,7 @@ def header_from_values(
             to_int64(values["producer_id"]),
             to_int64(values["producer_epoch"]),
             to_int64(values["base_sequence"]),
-            values["txn_status"],
+            sys.intern(values["txn_status"]),
             size_bytes,
             stats,
         )

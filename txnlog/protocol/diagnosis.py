@@ -231,6 +231,17 @@ def _upkeep(state: RootState) -> Iterator[Problem]:
                 command=HOUSEKEEPING,
                 who=upkeep.holder,
             )
+        for name, run in sorted(upkeep.duties.items()):
+            if run.error:
+                yield Problem(
+                    kind=ProblemKind.DUTY_FAILED,
+                    subject=name,
+                    why=f"its last run failed: {run.error}",
+                    ends="its next run, once the cause is gone",
+                    since_ms=run.at_ms,
+                    command=f"{HOUSEKEEPING} --status",
+                    who=upkeep.holder,
+                )
     if state.free_bytes is not None and state.free_bytes < FREE_BYTES_MIN:
         yield Problem(
             kind=ProblemKind.DISK_FULL,

@@ -37,6 +37,7 @@ MOMENT_TABLES: Final[Mapping[str, pa.Schema]] = {
             "end_offset": _INT,
             "lag_records": _INT,
             "lag_ms": _INT,
+            "held_records": _INT,
         }
     ),
     "lags": pa.schema({"group_id": _NAME, "at": _TIME, "lag_records": pa.float64()}),

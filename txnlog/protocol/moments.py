@@ -123,7 +123,12 @@ class TopicMoment(NamedTuple):
 
 
 class PositionMoment(NamedTuple):
-    """A group's position in a partition; `lag_ms`: how old its oldest unread record is, 0: none."""
+    """A group's position in a partition.
+
+    `lag_records` are the offsets from it to the log end, as Kafka's tools count; `held_records` of
+    them come after the last stable offset, which is `end_offset`. `lag_ms` is how old the first
+    record after it is; 0: none.
+    """
 
     topic: str
     partition: int
@@ -131,6 +136,7 @@ class PositionMoment(NamedTuple):
     end_offset: int
     lag_records: int
     lag_ms: int
+    held_records: int = 0
 
 
 class MemberMoment(NamedTuple):
@@ -144,7 +150,7 @@ class MemberMoment(NamedTuple):
 
 
 class GroupMoment(NamedTuple):
-    """One group, to its read_committed end. `lags` is the lag in records over time.
+    """One group. `lags` is the lag in records over time.
 
     `blocked_by` are the problems that keep its readers back.
     """
@@ -162,6 +168,11 @@ class GroupMoment(NamedTuple):
     def lag_records(self) -> int:
         """Over all partitions."""
         return sum(one.lag_records for one in self.positions)
+
+    @property
+    def held_records(self) -> int:
+        """Of these, those that a read_committed reader cannot see yet."""
+        return sum(one.held_records for one in self.positions)
 
     @property
     def lag_ms(self) -> int:
@@ -263,7 +274,9 @@ class Moment:
     """Everything about a root at `at_ms`, with the history since `since_ms`.
 
     `earliest_ms` is the first moment that the logs can still show. `is_now`: it was read now, and
-    not as of a time. `notes` say what is left out or not exact, one sentence each.
+    not as of a time. `notes` say what is left out or not exact, one sentence each; so many
+    topics as `later` says have not been read yet. `waiting` are the transactions for which readers
+    wait, those too that are too young for a problem.
     """
 
     root: str
@@ -273,6 +286,7 @@ class Moment:
     earliest_ms: int
     is_now: bool = True
     problems: Sequence[Problem] = ()
+    waiting: Sequence[Problem] = ()
     lanes: Sequence[Lane] = ()
     topics: Mapping[str, TopicMoment] = field(default_factory=dict)
     groups: Mapping[str, GroupMoment] = field(default_factory=dict)
@@ -280,6 +294,7 @@ class Moment:
     flow: Flow = field(default_factory=lambda: Flow((), ()))
     upkeep: UpkeepMoment | None = None
     notes: Sequence[str] = ()
+    later: int = 0
 
     def to_arrow(self, table: str) -> pa.Table:
         """A table of it, by a name of MOMENT_TABLES. Raises ConfigError for another name."""

@@ -41,6 +41,7 @@ class ProblemKind(Enum):
     SMALL_FILES = "small files"
     VACUUM_OVERDUE = "vacuum overdue"
     NO_HOUSEKEEPING = "housekeeping not running"
+    DUTY_FAILED = "housekeeping fails"
     DISK_FULL = "disk full"
 
 
@@ -48,6 +49,7 @@ UPKEEP = (
     ProblemKind.SMALL_FILES,
     ProblemKind.VACUUM_OVERDUE,
     ProblemKind.NO_HOUSEKEEPING,
+    ProblemKind.DUTY_FAILED,
     ProblemKind.DISK_FULL,
 )
 """What housekeeping has left to do, or cannot do."""
@@ -74,7 +76,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One problem. `subject` is a transactional.id, a group, a topic, a table or the root.
+    """One problem. `subject` is a transactional.id, a group, a topic, a table, a duty
+    of housekeeping or the root.
 
     `since_ms` is -1 if it is unknown; `until_ms` is when it ends by itself, None if it does not.
     `ends` says what ends it, `command` does, without the options of the root; "" if none does.
@@ -138,14 +141,15 @@ class RootState:
     """What was read of a root; what is not in it is not judged.
 
     `unread`: (group, topic, partition) -> records that a read_committed reader has left to read.
-    `oldest_ms`: about the timestamp of the first of these, -1 if it is unknown.
+    `oldest_ms`: about the timestamp of the first of these, else of the first that an open
+    transaction holds back; -1 if it is unknown.
     `gone`: tables that rows refer to, and that have no log. `written_ms`: file -> when it was
     written, of the first files of `held`. `damaged_files`: file of a decision, or that a group
     reads next -> what is wrong.
-    `unreadable`: table -> why. `findings` are those of verify's checks across tables. `takeovers`
-    and `batches`: id -> the times of its newest changes of owner, and of its newest decisions.
-    `small_files`: topic -> how many can be merged. `unvacuumed`: topic -> since when nothing has
-    referred to a file that is old enough to go.
+    `unreadable`: table -> why. `later` are topics that have not been read yet. `findings` are those
+    of verify's checks across tables. `takeovers` and `batches`: id -> the times of its newest
+    changes of owner, and of its newest decisions. `small_files`: topic -> how many can be merged.
+    `unvacuumed`: topic -> since when nothing has referred to a file that is old enough to go.
     """
 
     now_ms: int
@@ -160,6 +164,7 @@ class RootState:
     written_ms: Mapping[str, int] = field(default_factory=dict)
     damaged_files: Mapping[str, str] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    later: Collection[str] = ()
     findings: Sequence[Finding] = ()
     takeovers: Mapping[str, Sequence[int]] = field(default_factory=dict)
     batches: Mapping[str, Sequence[int]] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from txnlog.ui.reading import RECORDS, Reader, Wanted
 
 HITS_MAX: Final = 50
 TOPIC_NAMES_MAX: Final = 500
-TIMES: Final = "A time is 09:00, 2026-01-31 09:00:00 or milliseconds since 1970"
+TIMES: Final = "A time is 09:00, -2 min, 2026-01-31 09:00:00 or milliseconds since 1970"
 
 
 class Answer(NamedTuple):
@@ -195,9 +195,7 @@ def _wanted(fields: Mapping[str, str], moment: Moment) -> tuple[Wanted, str]:
     if fields["from"]:
         since_ms = formats.parsed_time_ms(fields["from"], moment.at_ms)
         if since_ms is None:
-            raise NotThereError(
-                f"A time is 09:00 or 2026-01-31 09:00:00, not {printable(fields['from'])}."
-            )
+            raise NotThereError(f"{TIMES}, not {printable(fields['from'])}.")
     if sum(one is not None for one in (offset, since_ms, data)) > 1:
         raise NotThereError("Give an offset, a time, or a key.")
     told = "newest"
@@ -344,9 +342,7 @@ def _at_time(path: Sequence[str], query: Mapping[str, str], now: Moment) -> str:
     left = {key: text for key, text in query.items() if key not in ("time", "at", "page") and text}
     at_ms = formats.parsed_time_ms(query["time"], now.at_ms)
     if query["time"] and at_ms is None:
-        raise NotThereError(
-            f"A time is 09:00 or 2026-01-31 09:00:00, not {printable(query['time'])}."
-        )
+        raise NotThereError(f"{TIMES}, not {printable(query['time'])}.")
     if at_ms is not None:
         left["at"] = str(max(0, at_ms))
     here = "/" if path[0] == "overview" else f"/{'/'.join(path)}"
@@ -359,4 +355,5 @@ def _slider_max(now: Moment) -> int:
 
 
 def _missing(kind: str, name: str, moment: Moment) -> str:
-    return f"There is no {kind} {formats.short(name, 80)} as of {formats.utc(moment.at_ms)}."
+    told = f"There is no {kind} {formats.short(name, 80)} as of {formats.utc(moment.at_ms)}"
+    return f"{told}, in what has been read; try again." if moment.later else f"{told}."

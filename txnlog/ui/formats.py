@@ -16,6 +16,8 @@ _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DIGITS_MAX: Final = 19
 _OF_DAY: Final = re.compile(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?")
+_BEFORE: Final = re.compile(r"[-\u2212] ?(?P<count>[0-9]{1,9}) ?(?P<unit>d|h|min|m|s)")
+_UNITS_MS: Final = {**{unit: size for size, unit in _UNITS}, "m": 60_000}
 _PLAIN: Final = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9._-]+")
 
 
@@ -109,11 +111,13 @@ def _moment(time_ms: int, form: str, zone: str, cut: int = 0) -> str:
 
 
 def parsed_time_ms(text: str, now_ms: int) -> int | None:
-    """A time as ISO 8601 (UTC by default), milliseconds since 1970, or 09:00, the last before now.
-
-    None if it is neither.
+    """A time as ISO 8601 (UTC by default), milliseconds since 1970, 09:00, the last before now, or
+    -2 min. None if it is none of these.
     """
     text = text.strip()
+    before = _BEFORE.fullmatch(text)
+    if before is not None:
+        return now_ms - int(before["count"]) * _UNITS_MS[before["unit"]]
     if text.isascii() and text.isdigit() and len(text) < 16:
         return int(text)
     if _OF_DAY.fullmatch(text):

@@ -16,8 +16,8 @@ from markupsafe import Markup
 
 from txnlog.process.version import VERSION
 from txnlog.protocol.explanations import count_of
-from txnlog.protocol.moments import GroupMoment, Lane, Moment, NodeKind, TickKind, TopicMoment
-from txnlog.protocol.problems import BLOCKING, Problem
+from txnlog.protocol.moments import Lane, Moment, NodeKind, TickKind, TopicMoment
+from txnlog.protocol.problems import Problem
 from txnlog.text import printable, shell_option
 from txnlog.ui import charts, flow_layout, formats, timeline
 
@@ -238,7 +238,7 @@ def topic_context(moment: Moment, topic: TopicMoment, query: Mapping[str, str]) 
     return {
         "topic": topic,
         "partitions": listed(topic.partitions, lambda one: str(one.partition), query),
-        "holders": holders(moment.problems, topic.name),
+        "holders": holders(moment.waiting, topic.name),
         "axis": axis,
         "rates": charts.chart(topic.rates, axis),
         "readers": listed(sorted(topic.readers.items()), lambda one: one[0], {}),
@@ -248,10 +248,10 @@ def topic_context(moment: Moment, topic: TopicMoment, query: Mapping[str, str]) 
 
 
 def holders(problems: Iterable[Problem], topic: str) -> dict[int, list[Problem]]:
-    """Partition -> the transactions that hold its last stable offset, as far as they are known."""
+    """Partition -> the transactions that hold its last stable offset."""
     found: dict[int, list[Problem]] = {}
     for problem in problems:
-        for place in problem.places if problem.kind in BLOCKING else ():
+        for place in problem.places:
             if place.topic == topic and place.start_offset is not None:
                 found.setdefault(place.partition, []).append(problem)
     return found
@@ -260,17 +260,6 @@ def holders(problems: Iterable[Problem], topic: str) -> dict[int, list[Problem]]
 def size_of(topic: TopicMoment) -> int:
     """Of all files of a topic."""
     return sum(one.size_bytes for one in topic.partitions)
-
-
-def held_back(group: GroupMoment, moment: Moment) -> int:
-    """Records that a read_committed reader of the group's partitions cannot see yet."""
-    read = {(one.topic, one.partition) for one in group.positions}
-    return sum(
-        max(0, one.high_watermark - one.last_stable_offset)
-        for topic in sorted({name for name, _ in read} & moment.topics.keys())
-        for one in moment.topics[topic].partitions
-        if (topic, one.partition) in read
-    )
 
 
 def lane_text(lane: Lane) -> str:
@@ -385,7 +374,6 @@ class Renderer:
                 f"txnlog why {shell_option('--transactional-id', name)}"
             ),
             size_of=size_of,
-            held_back=held_back,
             step_of=step_of,
             kinds=NodeKind,
             tick_kinds=TickKind,
@@ -415,8 +403,14 @@ def moment_context(moment: Moment, link: Link, *, is_live: bool) -> dict[str, An
         "now": moment.at_ms,
         "link": link,
         "is_live": is_live,
-        "verdict": count_of(moment.problems).capitalize(),
+        "verdict": verdict_of(moment),
     }
+
+
+def verdict_of(moment: Moment) -> str:
+    """In a few words."""
+    found = count_of(moment.problems).capitalize()
+    return f"{found} so far: {moment.later} topics are still to be read" if moment.later else found
 
 
 def _printable(value: object) -> object:

@@ -123,6 +123,9 @@ class Reader:
             self._kept.move_to_end(key)
             return kept[1]  # type: ignore[no-any-return]
         found = read()
+        if isinstance(found, Moment) and found.later:
+            # The next look knows more.
+            return found
         self._kept[key] = self._clock_s() + fresh_s, found
         while len(self._kept) > KEPT_MAX:
             self._kept.popitem(last=False)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from txnlog.protocol.batches import ONGOING
 from txnlog.protocol.metadata import ProducerIdAndEpoch
 from txnlog.protocol.moments import Point
 from txnlog.protocol.stories import RowChange
@@ -110,7 +110,7 @@ def appended(headers: Iterable[Mapping[str, str | None]]) -> tuple[Appended, ...
     found: dict[tuple[int, int, int, str], Appended] = {}
     for values in headers:
         partition, producer_id, epoch, first, last = (int(values[name] or "") for name in _NUMBERS)
-        status = values["txn_status"] or ""
+        status = sys.intern(values["txn_status"] or "")
         key = partition, producer_id, epoch, status
         offsets = last + 1 - first
         known = found.get(key)
@@ -150,24 +150,14 @@ def new_records(changes: Sequence[TopicChange], window: Window) -> Iterator[NewR
                     yield NewRecords(change.at_ms, producer_id, one.partition, count)
 
 
-def stable_ends(changes: Sequence[TopicChange]) -> Iterator[tuple[int, int, int]]:
-    """(time, partition, last stable offset) after each commit that moves it."""
+def log_ends(changes: Sequence[TopicChange]) -> Iterator[tuple[int, int, int]]:
+    """(time, partition, end) after each commit that appends."""
     ends: dict[int, int] = {}
-    open_at: dict[tuple[int, int], int] = {}
     for change in changes:
-        if change.operation in REWRITES:
-            continue
-        touched = {one.partition for one in change.appended}
         for one in change.appended:
-            ends[one.partition] = max(ends.get(one.partition, 0), one.last_offset + 1)
-            key = one.partition, one.transaction.producer_id
-            if one.status == ONGOING:
-                open_at[key] = min(open_at.get(key, one.base_offset), one.base_offset)
-            else:
-                open_at.pop(key, None)
-        for partition in sorted(touched):
-            held = [first for (number, _), first in open_at.items() if number == partition]
-            yield change.at_ms, partition, min([ends[partition], *held])
+            if one.last_offset >= ends.get(one.partition, 0):
+                ends[one.partition] = one.last_offset + 1
+                yield change.at_ms, one.partition, one.last_offset + 1
 
 
 def first_offsets(changes: Sequence[TopicChange]) -> dict[int, int]:

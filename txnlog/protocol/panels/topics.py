@@ -23,9 +23,9 @@ from txnlog.protocol.panels.changes import (
     NewRecords,
     Window,
     first_offsets,
+    log_ends,
     newest_rate,
     rates,
-    stable_ends,
     thinned,
 )
 from txnlog.protocol.problems import Problem, RootState
@@ -82,12 +82,13 @@ def _last_timestamp_ms(batches: Sequence[BatchHeader]) -> int:
     return last_us // 1000 if 0 <= last_us < 2**62 else -1
 
 
-def readers_of(state: RootState) -> dict[str, dict[str, int]]:
-    """Topic -> group -> records that it has left to read there."""
+def readers_of(groups: Mapping[str, GroupMoment]) -> dict[str, dict[str, int]]:
+    """Topic -> group -> its lag there."""
     found: dict[str, dict[str, int]] = {}
-    for (group_id, topic, _), left in state.unread.items():
-        readers = found.setdefault(topic, {})
-        readers[group_id] = readers.get(group_id, 0) + left
+    for group_id, group in groups.items():
+        for one in group.positions:
+            readers = found.setdefault(one.topic, {})
+            readers[group_id] = readers.get(group_id, 0) + one.lag_records
     return found
 
 
@@ -124,7 +125,7 @@ def group_moment(
     changes: Changes,
     window: Window,
 ) -> GroupMoment:
-    """A group, to its read_committed end."""
+    """A group."""
     positions = _positions(group, state)
     left = sum(one.lag_records for one in positions)
     return GroupMoment(
@@ -154,7 +155,10 @@ def _positions(group: Group, state: RootState) -> list[PositionMoment]:
         for number, offset in sorted(numbers.items()):
             is_there = facts is not None and not facts.is_deleted and number < len(facts.ends)
             key = group.group_id, topic, number
-            lag = state.unread.get(key, 0)
+            end, stable = -1, -1
+            if is_there and facts:
+                end, stable = facts.ends[number], last_stable_offset(facts, number)
+            lag = max(0, end - offset)
             oldest_ms = state.oldest_ms.get(key, -1)
             lag_ms = -1 if oldest_ms < 0 else max(0, state.now_ms - oldest_ms)
             found.append(
@@ -162,22 +166,20 @@ def _positions(group: Group, state: RootState) -> list[PositionMoment]:
                     topic=topic,
                     partition=number,
                     offset=offset,
-                    end_offset=last_stable_offset(facts, number) if is_there and facts else -1,
+                    end_offset=stable,
                     lag_records=lag,
-                    lag_ms=lag_ms if lag else 0,
+                    lag_ms=lag_ms if lag and (state.unread.get(key) or stable < end) else 0,
+                    held_records=min(lag, end - stable),
                 )
             )
     return found
 
 
 def _lags(group: Group, state: RootState, changes: Changes, window: Window) -> list[Point]:
-    """The distance to the end over time, of partitions whose end and position are known then.
-
-    It counts offsets: also those of aborted records.
-    """
+    """The lag over time, of partitions whose end and position are known then."""
     events: list[tuple[int, tuple[str, int], bool, int]] = []
     for topic in group.offsets:
-        for at_ms, partition, end in stable_ends(changes.topics.get(topic, ())):
+        for at_ms, partition, end in log_ends(changes.topics.get(topic, ())):
             events.append((at_ms, (topic, partition), True, end))
     moved: Sequence[GroupChange] = changes.groups.get(group.group_id, ())
     for change in moved:
@@ -221,5 +223,5 @@ def _before(
             if number in firsts:
                 ends[topic, number] = firsts[number]
             elif facts is not None and number < len(facts.ends):
-                ends[topic, number] = last_stable_offset(facts, number)
+                ends[topic, number] = facts.ends[number]
     return ends, offsets
