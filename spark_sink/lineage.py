@@ -32,8 +32,10 @@ logger = logging.getLogger("txnlog")
 PROJECT = "https://a-seed-25863720.example/txnlog"
 PRODUCER = f"{PROJECT}/tree/v{VERSION}"
 SCHEMA = f"{PROJECT}/raw/main/conf/monitoring/openlineage-1-0-0.json#/$defs/"
-WAIT_S = 1.0
-"""How long a commit that is done waits for its event, where none before it is still under way."""
+FIRST_WAIT_S, WAIT_S = 1.0, 0.1
+"""How long a commit that is done waits for its event, where none before it is still under way: Spark
+may end the worker after it. The first one of a worker loads the client.
+"""
 WAITING_MAX = 100
 """More events that wait for their backend are dropped."""
 
@@ -196,7 +198,8 @@ class Sender:
         self._is_failing = False
 
     def send(self, event: Any) -> None:
-        """Hand it over; wait for it for WAIT_S, unless an earlier one has not been sent yet."""
+        """Hand it over; wait a little for it, unless an earlier one has not been sent yet."""
+        wait_s = FIRST_WAIT_S if self._thread is None else WAIT_S
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="txnlog-lineage", daemon=True)
             self._thread.start()
@@ -207,7 +210,7 @@ class Sender:
             self.failed(RuntimeError(f"{WAITING_MAX} events wait already, and one is dropped"))
             return
         if was_idle:
-            done.wait(WAIT_S)
+            done.wait(wait_s)
 
     def failed(self, error: Exception) -> None:
         """Say it once, until one is sent again."""

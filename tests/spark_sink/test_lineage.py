@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import queue
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -30,9 +32,8 @@ from txnlog.settings.config import parse_config
 
 RUN = "51a3f98e-0fea-4e80-918d-49ddbad24c5c"
 QUERY = "3207c809-b154-4834-aeab-48435d2bff20"
-SCHEMA = json.loads(
-    (Path(__file__).resolve().parents[2] / "conf/monitoring/openlineage-1-0-0.json").read_text()
-)
+PROJECT = Path(__file__).resolve().parents[2]
+SCHEMA = json.loads((PROJECT / "conf/monitoring/openlineage-1-0-0.json").read_text())
 DEFS = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/"
 
 
@@ -73,6 +74,8 @@ def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lineage:
     settings.write_text(yaml.safe_dump({"transport": transport}))
     monkeypatch.setenv("OPENLINEAGE_CONFIG", str(settings))
     monkeypatch.setattr(lineage, "SENDER", Sender())
+    monkeypatch.setattr(lineage, "FIRST_WAIT_S", 61)
+    monkeypatch.setattr(lineage, "WAIT_S", 60)
     return made
 
 
@@ -244,6 +247,7 @@ def test_backend_that_does_not_answer_delays_no_visibility_and_no_later_commit(
     monkeypatch.delenv("OPENLINEAGE_CONFIG")
     monkeypatch.setenv("OPENLINEAGE_URL", backend.url)
     visible: list[int] = []
+    monkeypatch.setattr(lineage, "FIRST_WAIT_S", 0)
     monkeypatch.setattr(lineage, "WAIT_S", 0)
     send = lineage.SENDER.send
 
@@ -278,7 +282,6 @@ def test_backend_that_fails_fails_no_commit_and_is_said_once(
     settings = query.root.parent / "broken.yml"
     settings.write_text(yaml.safe_dump({"transport": transports[broken]}))
     monkeypatch.setenv("OPENLINEAGE_CONFIG", str(settings))
-    monkeypatch.setattr(lineage, "WAIT_S", 60)
     caplog.set_level(logging.WARNING, "txnlog")
     for batch_id in range(3):
         query.commit(batch_id)
@@ -297,3 +300,58 @@ def test_without_the_client_a_query_is_refused_when_it_starts(
     with pytest.raises(ConfigError, match=r"install txnlog\[openlineage\]"):
         check_lineage(parse_config(raw, "writeStream"))
     assert "check_lineage" in stream_writer.__wrapped__.__code__.co_names  # type: ignore[attr-defined]
+
+
+def test_only_the_first_commit_of_a_worker_waits_for_the_client_to_load(
+    query: Lineage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backend that answers just in time would cost each batch a second."""
+    waits: list[float | None] = []
+
+    class Event(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            return super().wait(None)
+
+    monkeypatch.setattr(lineage.threading, "Event", Event)
+    for batch_id in range(3):
+        query.commit(batch_id)
+    assert [wait for wait in waits if wait in (61, 60)] == [61, 60, 60]
+    assert len(query.events()) == 3
+
+
+# --- Spark ----------------------------------------------------------------------------------------
+
+PIPELINE = """
+import sys
+from jobs.spark_session import build_session
+
+root, checkpoint = sys.argv[1:]
+spark = build_session("lineage", settings={"spark.ui.enabled": "false"})
+rows = spark.range(6).selectExpr("string(id) key", "string(id) value")
+rows.write.format("txnlog").option("topic", "in").mode("append").save(root)
+group = {"group.id": "copy", "startingOffsets": "committed", "auto.offset.reset": "earliest"}
+read = spark.readStream.format("txnlog").options(subscribe="in", maxOffsetsPerTrigger=3, **group)
+sink = read.load(root).select("key", "value").writeStream.format("txnlog").queryName("copy")
+sink = sink.options(topic="out", checkpointLocation=checkpoint, **{"group.id": "copy"})
+sink = sink.option("openlineage.disabled", "false").trigger(availableNow=True)
+sink.start(root).awaitTermination()
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_streaming_query_tells_each_of_its_batches(query: Lineage) -> None:
+    """By Spark's own worker, which must not be gone before the event is."""
+    root = query.root.parent / "lake"
+    args = [sys.executable, "-c", PIPELINE, str(root), str(query.root.parent / "pipeline")]
+    done = subprocess.run(args, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    events = query.events()
+    assert [event["eventType"] for event in events] == ["START", "RUNNING"]
+    assert len({event["run"]["runId"] for event in events}) == 1
+    read = [one for event in events for one in offsets(event["inputs"][0], "inputFacets")]
+    assert sum(one["endOffset"] - one["startOffset"] for one in read) == 6
+    written = [event["outputs"][0]["outputFacets"] for event in events]
+    assert sum(facets["outputStatistics"]["rowCount"] for facets in written) == 6
