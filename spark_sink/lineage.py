@@ -33,8 +33,8 @@ PROJECT = "https://a-seed-25863720.example/txnlog"
 PRODUCER = f"{PROJECT}/tree/v{VERSION}"
 SCHEMA = f"{PROJECT}/raw/main/conf/monitoring/openlineage-1-0-0.json#/$defs/"
 FIRST_WAIT_S, WAIT_S = 1.0, 0.1
-"""How long a commit that is done waits for its event, where none before it is still under way: Spark
-may end the worker after it. The first one of a worker loads the client.
+"""How long a commit that is done waits for its event, where none before it is under way: Spark
+may then end the worker. The first one of a worker loads the client.
 """
 WAITING_MAX = 100
 """More events that wait for their backend are dropped."""

@@ -1,4 +1,4 @@
-"""The picture of README.md, made by `python docs/site/picture.py`: a micro-batch is a transaction.
+"""The picture of docs/README.md, made by `python docs/site/picture.py`: a batch is a transaction.
 
 It has a background of its own, so that it is legible on light and dark pages, and names no font.
 """

@@ -1,4 +1,4 @@
-"""The picture of README.md is what its script makes, and is legible wherever it is shown."""
+"""The pictures: a drawing that is what its script makes and is legible everywhere, a small PNG."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 from tests.docs.blocks import ROOT
 
 PICTURE = ROOT / "docs" / "picture.svg"
-README = (ROOT / "README.md").read_text()
+SHOWN = ROOT / "docs" / "show.png"
 
 
 def script() -> dict[str, Any]:
@@ -20,7 +20,15 @@ def script() -> dict[str, Any]:
 def test_picture_is_what_its_script_makes() -> None:
     """Whoever changes it by hand loses the change."""
     assert PICTURE.read_text() == script()["picture"]()
-    assert "(docs/picture.svg)" in README
+    assert "(picture.svg)" in (ROOT / "docs/README.md").read_text()
+
+
+def test_readme_shows_the_page_of_a_root() -> None:
+    """On the project's first page: small, and made by a script, docs/site/show_picture.py."""
+    assert "(docs/show.png)" in (ROOT / "README.md").read_text()
+    data = SHOWN.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert len(data) < 150_000
 
 
 def test_picture_has_its_own_background_and_needs_nothing_from_elsewhere() -> None:
