@@ -17,7 +17,7 @@ from txnlog.ui.export import exported, times_between
 from txnlog.ui.formats import slug
 from txnlog.ui.pages import Renderer
 from txnlog.ui.reading import Reader
-from txnlog.ui.server import PageServer
+from txnlog.ui.server import PageServer, redirect_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext
@@ -91,6 +91,16 @@ def shown(browser: Browser, server: PageServer) -> Iterator[Shown]:
     yield found
     context.close()
     assert not found.wrong, "\n".join(found.wrong)
+
+
+def test_a_page_of_the_users_opens_it(shown: Shown, server: PageServer, tmp_path: Path) -> None:
+    """The browser is not started with the token, but with a file that leads there."""
+    page = tmp_path / "open.html"
+    page.write_text(redirect_page(server.url))
+    shown.tab.context.clear_cookies()
+    shown.tab.goto(page.as_uri())
+    shown.tab.wait_for_selector("#verdict")
+    assert "token" not in shown.tab.url
 
 
 def paths(name: str) -> list[str]:

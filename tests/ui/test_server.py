@@ -71,6 +71,24 @@ def test_a_link_with_the_token_keeps_the_rest_of_the_address(browser: Browser) -
     assert headers["location"] == "/evil.example/a?q=x%00"
 
 
+def test_who_comes_from_another_page_with_the_token_is_led_on_by_a_page(browser: Browser) -> None:
+    """A file of this user, as `txnlog show` opens: after a redirect there would be no cookie."""
+    token = browser.server.url.partition("token=")[2]
+    status, headers, text = browser.get(
+        f"/topics?q=%22%3E&token={token}", is_known=False, sec_fetch_site="cross-site"
+    )
+    assert status == 200
+    assert "SameSite=strict" in headers["set-cookie"]
+    assert 'content="0; url=/topics?q=%22%3E"' in text
+    assert token not in text
+    for wrong in ("", token[1:]):
+        status, headers, _ = browser.get(
+            f"/topics?token={wrong}", is_known=False, sec_fetch_site="cross-site"
+        )
+        assert status == 403
+        assert "set-cookie" not in headers
+
+
 @pytest.mark.parametrize("path", ["/%5Cevil.example", "//evil.example", "/%E2%82%AC%0D%0Aa:b/"])
 def test_no_redirect_leads_to_another_host(browser: Browser, path: str) -> None:
     """Browsers take a backslash for a slash."""

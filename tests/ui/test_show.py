@@ -12,6 +12,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from html import unescape
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -92,6 +93,41 @@ def test_it_serves_until_a_signal_ends_it_and_writes_nothing(
         out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (0, "", "")
     assert content(command.root) == before
+
+
+def test_the_browser_is_started_with_a_file_of_this_user_and_not_with_the_token(
+    command: Command, tmp_path: Path
+) -> None:
+    """Every user of the machine can list the arguments of a process."""
+    seen = tmp_path / "seen"
+    started = tmp_path / "browser"
+    started.write_text(
+        "#!/bin/sh\n"
+        'file=$(printf %s "$1" | sed "s,^file://,,")\n'
+        f'{{ echo "$@"; stat -c %a "$file" "$(dirname "$file")"; cat "$file"; }} > {seen}.part\n'
+        f"mv {seen}.part {seen}\n"
+    )
+    started.chmod(0o755)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "txnlog.cli.main", "--root", command.root, "show"],
+        stdout=subprocess.PIPE,
+        env={**LOCAL, "BROWSER": str(started)},
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        while not seen.exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=120)
+    address, mode, folder_mode, text = seen.read_text().split("\n", 3)
+    assert (mode, folder_mode) == ("600", "700")
+    assert url.partition("=")[2] not in address
+    assert url in text
+    assert not Path(urlsplit(address).path).exists()
 
 
 @pytest.mark.parametrize("with_values", [False, True])

@@ -6,7 +6,10 @@ import os
 import sys
 import time
 import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -90,15 +93,25 @@ def show(
 
 def _serve(session: Session, port: int, *, opens: bool) -> None:
     from txnlog.ui.answers import Answers
-    from txnlog.ui.server import PageServer
+    from txnlog.ui.server import PageServer, redirect_page
 
     answers = Answers(*_page_of(session, open_ms=OPEN_MS))
     with stopped_by_signals() as stop, PageServer(answers, port) as server:
         typer.echo(server.url)
-        if opens:
-            webbrowser.open(server.url)
-        while server.is_serving and not stop.wait(LOOKS_S):
-            pass
+        with _private_page(redirect_page(server.url)) as address:
+            if opens:
+                webbrowser.open(address)
+            while server.is_serving and not stop.wait(LOOKS_S):
+                pass
+
+
+@contextmanager
+def _private_page(text: str) -> Iterator[str]:
+    """The address of a page that only this user can read: the arguments of a browser, all can."""
+    with TemporaryDirectory(prefix="txnlog-show-") as folder:
+        path = Path(folder, "open.html")
+        _replace(path, text.encode())
+        yield path.as_uri()
 
 
 def _write(

@@ -14,6 +14,7 @@ import socket
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from html import escape
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -57,12 +58,15 @@ class Refusal(NamedTuple):
 FOREIGN: Final = "This page answers only to itself. Copy the printed address into the address bar."
 
 
-def refusal(method: str, hosts: list[str], headers: Mapping[str, str]) -> Refusal | None:
-    """None for a request that may come from the page, or from who typed its address."""
+def refusal(
+    method: str, hosts: list[str], headers: Mapping[str, str], *, knows_token: bool
+) -> Refusal | None:
+    """None for a request that may come from the page, or from who knows its address."""
     if len(hosts) != 1 or _host_name(hosts[0]) not in HOSTS:
         return Refusal(403, "Another host", f"The Host header must name {ADDRESS} or localhost.")
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
-    if origin not in (None, f"http://{hosts[0]}") or site not in ("none", "same-origin"):
+    is_foreign = site not in ("none", "same-origin") and not knows_token
+    if origin not in (None, f"http://{hosts[0]}") or is_foreign:
         return Refusal(403, "Another origin", FOREIGN)
     if method not in METHODS:
         return Refusal(405, "Read-only", "Only GET and HEAD are answered: nothing can be written.")
@@ -130,14 +134,16 @@ class PageServer:
         await response(scope, receive, send)
 
     async def _respond(self, request: Request) -> Response:
-        refused = refusal(request.method, request.headers.getlist("host"), request.headers)
+        query = dict(parse_qsl(request.url.query, keep_blank_values=True))
+        knows_token = self._is_token(query.pop("token", ""))
+        headers = request.headers
+        refused = refusal(request.method, headers.getlist("host"), headers, knows_token=knows_token)
         if refused is not None:
             more = {"Allow": ", ".join(METHODS)} if refused.status == 405 else {}
             return self._refused(refused, more)
-        query = dict(parse_qsl(request.url.query, keep_blank_values=True))
-        given = query.pop("token", None)
-        if given is not None and self._is_token(given):
-            return self._with_cookie(request.url.path, query)
+        if knows_token:
+            is_typed = headers.get("sec-fetch-site", "none") == "none"
+            return self._with_cookie(request.url.path, query, is_typed=is_typed)
         if not self._is_token(request.cookies.get(self._cookie, "")):
             text = "Open the address that `txnlog show` has printed: it has a token."
             return self._refused(Refusal(403, "No token", text))
@@ -159,18 +165,35 @@ class PageServer:
     def _is_token(self, given: str) -> bool:
         return secrets.compare_digest(given.encode(errors="replace"), self._token.encode())
 
-    def _with_cookie(self, path: str, query: Mapping[str, str]) -> Response:
-        """The same address without the token, so that neither history nor screen shows it."""
+    def _with_cookie(self, path: str, query: Mapping[str, str], *, is_typed: bool) -> Response:
+        """To the same address without the token, so that neither history nor screen shows it."""
         # Two slashes would be another host.
         here = f"/{path.lstrip('/')}"
-        reply = _response(Answer(303, location=f"{here}?{encoded(query)}" if query else here))
+        here = f"{here}?{encoded(query)}" if query else here
+        answer = Answer(303, location=here)
+        if not is_typed:
+            # After a link of another page, browsers send the cookie only from a page of ours.
+            answer = Answer(200, redirect_page(_quoted(here)))
+        reply = _response(answer)
         reply.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
         return reply
 
 
-def _response(answer: Answer, headers: Mapping[str, str] = {}) -> Response:
+def redirect_page(address: str) -> str:
+    """HTML that leads to an address at once, and does not say whence."""
+    return (
+        '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
+        f'<meta http-equiv="refresh" content="0; url={escape(address)}"><title>txnlog</title>'
+    )
+
+
+def _quoted(location: str) -> str:
     # What is in a path may be any text, and browsers take \\ for /, as in the address of a host.
-    where = quote(answer.location, safe="/?&=%~:+,")
+    return quote(location, safe="/?&=%~:+,")
+
+
+def _response(answer: Answer, headers: Mapping[str, str] = {}) -> Response:
+    where = _quoted(answer.location)
     more = {"Location": where} if where else {}
     body = answer.html.encode(errors="backslashreplace")
     return Response(body, answer.status, {**HEADERS, **headers, **more}, "text/html")
