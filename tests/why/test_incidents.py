@@ -278,6 +278,27 @@ def test_planted_incident_is_named_and_nothing_else(
     assert text in f"{problem.why} {problem.ends} {problem.who}"
 
 
+def test_query_without_a_group_that_stops_is_no_problem_and_its_last_batch_is_told(
+    tmp_path: Path,
+) -> None:
+    """Nobody can tell whether it has input: no guess, but what is known."""
+    disk = Disk(tmp_path / "lake")
+    cluster = disk.process()
+    owner = Owner(run_id="run", query_id="q1", query_name="hourly", host="driver", pid=7)
+    row = cluster.coordinator.init_producer_id("q1", owner)
+    for number in range(7):
+        last = LastBatch(batch_id=number, topics=("stock",))
+        row = cluster.coordinator.commit(row, [staged(cluster, "stock")], last_batch=last)
+        disk.later(10_000)
+    disk.later(2 * MINUTE_MS)
+    assert disk.problems() == []
+    found = disk.admin.explain_transactional_id("q1").result()
+    assert "its last batch, 6, is 130 s old" in found.verdict
+    assert "look at its driver" in found.advice
+    batch = Moments(disk.process()).now().queries["q1"].batches[-1]
+    assert (batch.batch_id, disk.clock.now_ms() - batch.at_ms) == (6, 130_000)
+
+
 def test_full_disk_is_named(tmp_path: Path) -> None:
     """Writers try again for ever, and their errors are far away."""
     disk = Disk(tmp_path / "lake")

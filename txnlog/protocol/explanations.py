@@ -162,7 +162,7 @@ def explain_id(
         verdict = story[-1].text if story else "It has no row."
         advice = "A producer that uses it gets a new producer id, by init_transactions."
     else:
-        verdict, advice = _of_owner(row)
+        verdict, advice = _of_owner(row, state.now_ms)
     return IdExplanation(
         transactional_id=transactional_id,
         verdict=verdict,
@@ -173,9 +173,16 @@ def explain_id(
     )
 
 
-def _of_owner(row: TransactionMetadata) -> tuple[str, str]:
+def _of_owner(row: TransactionMetadata, now_ms: int) -> tuple[str, str]:
     """Who fenced its owner last and why, and what to do."""
     last, owner = row.owner.fenced, row.owner.describe()
+    if last is None and row.owner.last_batch is not None:
+        batch_id, age_s = row.owner.last_batch.batch_id, max(0, now_ms - row.updated_ms) // 1000
+        return (
+            f"Nobody has fenced it: its owner is {owner}; its last batch, {batch_id}, is {age_s} s "
+            "old.",
+            "Nothing; if it has had input since then, look at its driver.",
+        )
     if last is None:
         return f"Nobody has fenced it: its owner is {owner}.", "Nothing."
     if row.owner.run_id in row.owner.former_runs:
