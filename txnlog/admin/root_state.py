@@ -275,17 +275,15 @@ def _topic_logs(
     """The logs of all topics, also of deleted ones, and of those rows name that have none; and the
     names of those that are read later: of no open transaction.
     """
-    newest = sorted(rows, key=lambda row: -row.updated_ms)
-    is_open = TransactionState.ONGOING
-    busy = [topic for row in newest if row.state is is_open for topic in row.topics]
-    named = dict.fromkeys(topic for row in newest for topic in row.topics)
-    read = dict.fromkeys(topic for group in groups.values() for topic in group.positions())
     there = looks.cluster.topic_names()
-    names = dict.fromkeys(filter(may_be_topic, [*busy, *named]))
-    needed = len(set(busy) & names.keys())
-    names |= dict.fromkeys([*(name for name in read if name in there), *sorted(there)])
-    logs = {name: looks.cluster.topic_log(name) for name in names}
-    errors = looks.tail(list(logs.values()), needed)
+    newest = sorted(rows, key=lambda row: -row.updated_ms)
+    named = dict.fromkeys(topic for row in newest for topic in row.topics)
+    ongoing = (row for row in newest if row.state is TransactionState.ONGOING)
+    needed = {topic for row in ongoing for topic in row.topics if may_be_topic(topic)}
+    read = {topic for group in groups.values() for topic in group.positions()}
+    wanted = [*sorted(needed), *(name for name in there if name in read), *named, *there]
+    logs = {name: looks.cluster.topic_log(name) for name in wanted if may_be_topic(name)}
+    errors = looks.tail(list(logs.values()), len(needed))
     found = {}
     for name, error in sorted(errors.items()):
         if error is None and (logs[name].log.exists or name in named):
