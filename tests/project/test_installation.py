@@ -171,7 +171,7 @@ def test_readme_of_a_package_index_has_absolute_links_to_files_that_exist(
     within = re.findall(r"\]\((?!https?:|#)([^)]+)\)", (ROOT / "README.md").read_text())
     base = urls["Repository"] + "/blob/main/"
     assert within
-    pages = {link for link in within if not link.endswith(".svg")}
+    pages = {link for link in within if not link.endswith(".png")}
     raw = {base.replace("/blob/", "/raw/") + link for link in within if link not in pages}
     assert raw
     assert {base + link for link in pages} | raw <= set(links)
