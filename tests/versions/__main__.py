@@ -23,6 +23,7 @@ from conf.setup_env import SetupError, pip_of, python_version
 from tests.versions.records import ROOT, read_records, write_record
 
 SPARKS = ("4.0", "4.1", "4.2", "4.3")
+KILLS = 50
 TESTS = ("tests/versions", "tests/spark/test_readme.py")
 READ = (
     *((folder, "**/*.py") for folder in ("txnlog", "spark_source", "spark_sink", "checkpoint")),
@@ -39,7 +40,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run tests/versions on each Spark.")
     parser.add_argument("--sparks", default=",".join(SPARKS), help="e.g. 4.0,4.3")
     parser.add_argument("--pythons", default="", help="more Pythons, e.g. python3.12,python3.13")
-    parser.add_argument("--kills", type=int, default=50, help="SIGKILLs of a driver on each")
+    parser.add_argument("--kills", type=int, default=KILLS, help="SIGKILLs of a driver on each")
     parser.add_argument("--folder", type=Path, default=ROOT / ".venv" / ".versions")
     parser.add_argument("--again", action="store_true", help="also what has passed")
     arguments = parser.parse_args()
