@@ -13,9 +13,9 @@ from txnlog.protocol.panels.changes import (
     TopicChange,
     Window,
     appended,
+    log_ends,
     new_records,
     rates,
-    stable_ends,
     thinned,
 )
 from txnlog.protocol.panels.timeline import lanes
@@ -53,9 +53,9 @@ def test_records_are_counted_when_they_come_and_not_when_they_are_settled() -> N
     assert list(new_records(EAGER, Window(NOW_MS - 45_000, NOW_MS))) == found[1:]
 
 
-def test_last_stable_offset_over_time_is_held_by_the_oldest_open_transaction() -> None:
-    ends = [(NOW_MS - at_ms, end) for at_ms, _, end in stable_ends(EAGER)]
-    assert ends == [(50_000, 0), (40_000, 0), (30_000, 0), (20_000, 7)]
+def test_end_over_time_is_moved_by_what_is_appended_and_not_by_markers() -> None:
+    ends = [(NOW_MS - at_ms, end) for at_ms, _, end in log_ends(EAGER)]
+    assert ends == [(50_000, 5), (40_000, 7)]
 
 
 def test_rates_sum_up_to_the_records() -> None:
