@@ -95,7 +95,7 @@ class TxnLogBatchReader(DataSourceReader):
         settings = self._settings
         if settings.starting == COMMITTED and settings.group_id:
             # Reads only: a batch commits no offsets, so it does not start a generation.
-            committed = topics.cluster.groups.fetch(settings.group_id, None)
+            committed = topics.committed(settings.group_id)
             return resolve_committed(
                 committed, settings.auto_offset_reset, wanted, snapshots, settings.subscription
             )

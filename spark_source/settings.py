@@ -75,6 +75,7 @@ class SourceSettings:
     poll_interval_ms: int | None
     min_partitions: int | None
     max_records_per_partition: int | None
+    snapshot: str | None
 
 
 def source_settings(raw: Mapping[str, str], operation: Scope) -> SourceSettings:
@@ -114,6 +115,7 @@ def source_settings(raw: Mapping[str, str], operation: Scope) -> SourceSettings:
         poll_interval_ms=options.get("metadata.poll.interval.ms"),
         min_partitions=options.get("minPartitions"),
         max_records_per_partition=options.get("maxRecordsPerPartition"),
+        snapshot=options.get("snapshot") if batch else None,
     )
 
 

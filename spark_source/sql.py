@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
-from spark_source.state_tables import consumer_offsets, transaction_state
+from spark_source.state_tables import consumer_offsets, snapshot_offsets, transaction_state
 from txnlog.cluster import Cluster
 from txnlog.connector.causes import line_of_cause
 from txnlog.connector.spark_versions import DELTA_FOR
+from txnlog.coordinator.snapshots import topic_at
 from txnlog.errors import ConfigError, StorageError
 from txnlog.protocol.batches import COMMITTED, NONE
+from txnlog.protocol.snapshots import Snapshot
 from txnlog.protocol.topics import TopicState
 from txnlog.settings.config import warn_once
 from txnlog.settings.hadoop import general_name, hadoop_settings, hadoop_url, is_secret_setting
@@ -66,6 +68,7 @@ class _Reads:
     storage: StoreSettings
     include_headers: bool
     read_committed: bool
+    snapshot: Snapshot | None = None
 
     @property
     def cluster(self) -> Cluster:
@@ -147,7 +150,14 @@ class Views:
 
     def _frames(self) -> Iterator[tuple[str, DataFrame]]:
         """State first, topics last: what the state shows as committed is then in the topics."""
-        spark, cluster = self._reads.spark, self._reads.cluster
+        spark, cluster, snapshot = self._reads.spark, self._reads.cluster, self._reads.snapshot
+        if snapshot is not None:
+            offsets = spark.createDataFrame(snapshot_offsets(snapshot))
+            yield self._prefix + CONSUMER_OFFSETS, offsets
+            for topic in snapshot.topics if self._topics is None else self._topics:
+                log = topic_at(cluster, topic, snapshot)
+                yield self._prefix + topic, _read(self._reads, log)
+            return
         now_ms = time.time_ns() // 1_000_000
         tables: dict[str, pa.Table] = {
             TRANSACTION_STATE: transaction_state(cluster, now_ms=now_ms),
@@ -174,16 +184,22 @@ def create_views(
     include_headers: bool = False,
     storage_options: Mapping[str, str] | None = None,
     spark_root: str | None = None,
+    snapshot: str | Snapshot | None = None,
 ) -> Views:
     """Temporary views over every topic (or `topics`), the transaction state and group offsets.
 
     A view is named `prefix` plus its topic. All are as of now, until `refresh` of the result or
     another create_views. `__transaction_state` has a row for each transactional.id,
     `__consumer_offsets` one for each group, topic and partition.
-    Raises ConfigError, also for topics that differ only by case, and what read_committed raises.
+    With `snapshot`, its name or the result of `Cluster.snapshot`, topics and offsets are as it
+    shows them, and there is no view of the transaction state.
+    Raises SnapshotNotFoundError, ConfigError, also for topics that differ only by case, and what
+    read_committed raises.
     """
     reads = _reads(spark, root, storage_options, spark_root, include_headers)
-    views = Views(reads, topics, prefix)
+    if isinstance(snapshot, str):
+        snapshot = reads.cluster.find_snapshot(snapshot)
+    views = Views(replace(reads, snapshot=snapshot), topics, prefix)
     views.refresh()
     return views
 
@@ -227,6 +243,9 @@ def _read(reads: _Reads, log: TopicLog) -> DataFrame:
     frame = _delta(reads, log)
     for condition in conditions(log.view, read_committed=reads.read_committed):
         frame = frame.where(condition)
+    if reads.snapshot is not None:
+        for producer_id, epoch in reads.snapshot.topics[log.name].excluded:
+            frame = frame.where(f"NOT (producer_id = {producer_id} AND producer_epoch = {epoch})")
     columns = [
         "key",
         "value",

@@ -15,6 +15,7 @@ from txnlog.cluster import Cluster
 from txnlog.coordinator.state_rows import unmoved
 from txnlog.errors import InvalidTopicError
 from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.snapshots import Snapshot
 from txnlog.protocol.tickets import with_unmoved
 from txnlog.settings.config import warn_once
 
@@ -126,6 +127,17 @@ def consumer_offsets(cluster: Cluster) -> pa.Table:
                     }
                 )
     return pa.Table.from_pylist(found, schema=OFFSETS)
+
+
+def snapshot_offsets(snapshot: Snapshot) -> pa.Table:
+    """A row for each group, topic and partition; without what a snapshot does not have."""
+    found = [
+        {"GroupId": group, "Topic": topic, "Partition": partition, "CurrentOffset": offset}
+        for group, topics in sorted(snapshot.offsets.items())
+        for topic, partitions in sorted(topics.items())
+        for partition, offset in sorted(partitions.items())
+    ]
+    return pa.Table.from_pylist(found, schema=pa.schema([OFFSETS.field(i) for i in range(4)]))
 
 
 def _ends(cluster: Cluster, topic: str) -> dict[tuple[str, int], int]:

@@ -19,9 +19,11 @@ from spark_source.positions import (
 )
 from spark_source.settings import ERROR, SourceSettings, Times
 from txnlog.cluster import Cluster
+from txnlog.coordinator.snapshots import topic_at
 from txnlog.errors import ConfigError, TxnLogError, UnknownTopicOrPartitionError
 from txnlog.process.failures import Failures
 from txnlog.protocol.group_metadata import Positions
+from txnlog.protocol.snapshots import Snapshot
 from txnlog.settings.config import warn_once
 from txnlog.settings.roots import redacted_url
 from txnlog.storage.tables.offset_lookup import offsets_for_times
@@ -39,6 +41,7 @@ class SourceTopics:
         self._unreadable: dict[str, TxnLogError] = {}
         self._names: list[str] = []
         self._listed_ms: int | None = None
+        self._snapshot: Snapshot | None = None
         self.count = 0
         """Number of topics at the last `logs`."""
 
@@ -52,12 +55,30 @@ class SourceTopics:
         """The subscribed topics that exist, each refreshed to the head of its log."""
         cluster = self.cluster
         subscription = self._settings.subscription
+        if self._settings.snapshot is not None:
+            return self._logs_at(cluster.find_snapshot(self._settings.snapshot))
         if subscription.pattern is not None:
             return self._matching(subscription.matches)
         logs = {topic: cluster.topic_log(topic) for topic in subscription.partitions}
         self.count = len(logs)
         cluster.refresh_together(logs.values())
         return {topic: log for topic, log in logs.items() if log.exists}
+
+    def _logs_at(self, snapshot: Snapshot) -> dict[str, TopicLog]:
+        """The subscribed topics as a snapshot shows them. Raises for one that it does not have."""
+        subscription = self._settings.subscription
+        names = [topic for topic in snapshot.topics if subscription.matches(topic)]
+        self._snapshot = snapshot
+        return {
+            topic: topic_at(self.cluster, topic, snapshot)
+            for topic in dict.fromkeys([*subscription.partitions, *names])
+        }
+
+    def committed(self, group_id: str) -> Positions:
+        """The offsets of a group; those of the snapshot, if one is read."""
+        if self._snapshot is not None:
+            return self._snapshot.offsets.get(group_id, {})
+        return self.cluster.groups.fetch(group_id, None)
 
     def _matching(self, matches: Callable[[str], bool]) -> dict[str, TopicLog]:
         """Topics that match the pattern; an unreadable one does not affect the others."""

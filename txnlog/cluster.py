@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
+from typing import TYPE_CHECKING
 
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.root import Root
+from txnlog.coordinator.snapshots import (
+    drop_snapshot,
+    find_snapshot,
+    keep_snapshot,
+    take_snapshot,
+    topic_at,
+)
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.coordinator.transactions import TransactionCoordinator
 from txnlog.errors import (
@@ -25,6 +33,7 @@ from txnlog.errors import (
 from txnlog.process.caches import ProcessCache
 from txnlog.process.failures import Failures, caught
 from txnlog.protocol.decoding import PARTITIONS_MAX
+from txnlog.protocol.snapshots import TTL_MS_DEFAULT, TTL_MS_MAX, Pin, Snapshot
 from txnlog.protocol.topics import check_topic_name, may_be_topic
 from txnlog.settings import arguments
 from txnlog.settings.names import (
@@ -45,6 +54,11 @@ from txnlog.storage.tables import cluster_log
 from txnlog.storage.tables.cluster_log import ClusterLog
 from txnlog.storage.tables.forced_deletion import delete_unreadable
 from txnlog.storage.tables.topic_log import OF_A_TOPIC, TopicLog
+from txnlog.storage.tables.topic_reading import read_topic
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
 logger = logging.getLogger("txnlog")
 
@@ -283,6 +297,66 @@ class Cluster(Root):
             at_least=exist_ok or partitions is None,
         )
         return log
+
+    # -- snapshots -------------------------------------------------------------------------------
+
+    def snapshot(self, name: str | None = None, *, ttl_ms: int | None = None) -> Snapshot:
+        """All topics, and the offsets of all groups, at one boundary between transactions.
+
+        No writer is stopped. With a name it is kept until `ttl_ms` (default: 7 days) have passed:
+        its files and the versions of its logs stay. Without one it can be read for as long as these
+        stay anyway, an hour or more. `offsets` of the result: group -> topic -> partition -> the
+        next offset. See txnlog.coordinator.snapshots for what it raises.
+        """
+        if name is None:
+            if ttl_ms is not None:
+                raise ConfigError("ttl_ms is for a snapshot with a name.", option="ttl_ms")
+            return take_snapshot(self)
+        ttl_ms = TTL_MS_DEFAULT if ttl_ms is None else ttl_ms
+        ttl_ms = arguments.integer("ttl_ms", ttl_ms, least=1, most=TTL_MS_MAX)
+        return keep_snapshot(self, arguments.text("name", name), ttl_ms=ttl_ms)
+
+    def snapshots(self) -> dict[str, Pin]:
+        """The named snapshots that have not expired: when they were taken, and until when."""
+        now_ms = self.store.now_ms()
+        return {name: pin for name, pin in self.pins().items() if pin.expires_ms > now_ms}
+
+    def find_snapshot(self, name: str) -> Snapshot:
+        """A named snapshot. Raises SnapshotNotFoundError."""
+        return find_snapshot(self, arguments.text("name", name))
+
+    def drop_snapshot(self, name: str) -> None:
+        """Keep a named snapshot no longer. Raises SnapshotNotFoundError."""
+        drop_snapshot(self, arguments.text("name", name))
+
+    def read(
+        self,
+        topic: str,
+        *,
+        snapshot: str | Snapshot | None = None,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,
+    ) -> pa.Table:
+        """The committed records of a topic as an Arrow table, as of now or as of a snapshot.
+
+        Columns are those of the Spark source, with headers; `columns` selects some. `filter` is a
+        condition on any of them, as in `pyarrow.compute.field("offset") >= 100`: files whose
+        headers rule it out are not read. Raises UnknownTopicOrPartitionError,
+        SnapshotNotFoundError, ConfigError.
+        """
+        topic = arguments.topic("topic", topic)
+        names = None if columns is None else arguments.each("columns", columns, arguments.text)
+        return read_topic(self.topic_as_of(topic, snapshot), columns=names, filter=filter)
+
+    def topic_as_of(self, topic: str, snapshot: str | Snapshot | None) -> TopicLog:
+        """The topic's log, tailed to its head, or opened as a snapshot shows it; raises as read."""
+        if snapshot is None:
+            return self.topic(topic)
+        if isinstance(snapshot, str):
+            snapshot = self.find_snapshot(snapshot)
+        return topic_at(self, topic, arguments.one_of("snapshot", snapshot, Snapshot))
+
+    # -- deletion --------------------------------------------------------------------------------
 
     def delete_topic(self, name: str, *, force: bool = False) -> None:
         """Delete a topic. Created again it has a new id, and its offsets continue (R71).

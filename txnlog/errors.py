@@ -66,6 +66,7 @@ __all__ = [
     "RebalanceInProgressError",
     "RecordPurgedError",
     "RecordTooLargeError",
+    "SnapshotNotFoundError",
     "StagedFileTooOldError",
     "StorageError",
     "StorePermissionError",
@@ -179,6 +180,12 @@ class UnknownTopicOrPartitionError(TxnLogError):
     """No such topic, or no such partition in it."""
 
     code = 3
+
+
+class SnapshotNotFoundError(TxnLogError):
+    """No snapshot has this name, or it has expired; or the logs no longer show what it has."""
+
+    code = 98
 
 
 class UnknownTopicIdError(TxnLogError):

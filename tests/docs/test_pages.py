@@ -21,6 +21,7 @@ SHELLS = (
     "explanation/visible.md",
     "howto/size.md",
     "howto/show.md",
+    "howto/snapshots.md",
     "howto/why.md",
 )
 

@@ -43,6 +43,7 @@ from txnlog.protocol.metadata import (
     TopicPartitions,
 )
 from txnlog.protocol.sightings import Sighting
+from txnlog.protocol.snapshots import Pin, Snapshot, TopicVersion
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.vacuum import RETENTION_PROPERTY, ClockReading
 from txnlog.storage.batches.records import DATA_SCHEMA
@@ -108,6 +109,9 @@ def test_data_columns_are_those_of_the_code() -> None:
         GroupTicket,
         TicketHolder,
         GroupTickets,
+        Pin,
+        Snapshot,
+        TopicVersion,
     ],
 )
 def test_fields_and_defaults_of_a_json_value_are_those_of_the_code(
@@ -369,6 +373,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster,
                     producer.produce("t", value=value)
         GroupCoordinator(cluster).start("g")
         create_checkpoint(cluster.store, "t", trust_ms=3_600_000)
+        cluster.snapshot("n")
         assert Housekeeper(cluster).run_once() is not None
         yield cluster, {path.removeprefix(f"{root}/") for path in paths}
 

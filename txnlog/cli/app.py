@@ -20,7 +20,7 @@ _UsageError: Any = typer.BadParameter.__base__
 GLOBAL = ("--root", "--storage", "--output")
 COMMANDS = (
     "topics", "configs", "produce", "consume", "groups", "offsets", "transactions", "dump",
-    "housekeeping", "metrics", "show", "top", "why", "verify", "repair", "spark-conf",
+    "snapshots", "housekeeping", "metrics", "show", "top", "why", "verify", "repair", "spark-conf",
     "unpack-pyspark",
 )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -13,10 +14,12 @@ from txnlog.process.failures import Failures, caught
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.shards import offsets_table, shard_number, state_table
+from txnlog.protocol.snapshots import Pin
 from txnlog.protocol.topics import INTERNAL_PREFIX, check_topic_name
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.storage.delta.log_settings import LogSettings
 from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables import cluster_log
 from txnlog.storage.tables.cluster_log import ClusterLog, LeaseReading
 from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
 from txnlog.storage.tables.topic_log import TopicLog
@@ -31,8 +34,8 @@ class Root:
 
     def __init__(self, store: ObjectStore, *, settings: LogSettings) -> None:
         self.store = store
-        self.settings = settings
         self._meta = ClusterLog(store, settings=settings)
+        self.settings = replace(settings, kept_from_ms=self._meta.kept_from_ms)
         self._topics: dict[str, TopicLog] = {}
         self._shards: dict[int, TransactionLog] = {}
         self._offsets: dict[int, OffsetsLog] = {}
@@ -123,6 +126,20 @@ class Root:
         tails = self._tails(numbers, self._shards, self.shard)
         return self._read_together(zip(map(state_table, numbers), tails, strict=True))
 
+    def tail_shards(self) -> list[TransactionLog]:
+        """As `existing_shards`, in one round where this process has read all of them before.
+
+        Names of shards are read beside those that are known. One that is announced meanwhile is
+        missing: it decides nothing before this call.
+        """
+        known = sorted(self._shards)
+        tails = [(state_table(number), self._shards[number].refresh) for number in known]
+        created: list[frozenset[str]] = []
+        self._read_together([(cluster_log.PATH, lambda: created.append(self._created())), *tails])
+        new = [n for n in range(self.shards) if state_table(n) in created[0] and n not in known]
+        self._read_together((state_table(number), partial(self.shard, number)) for number in new)
+        return [self._shards[number] for number in sorted((*known, *new))]
+
     def offsets_log(self, group_id: str) -> OffsetsLog:
         """The shard of the consumer offsets that holds this group, created on first use.
 
@@ -145,12 +162,23 @@ class Root:
         tails = self._tails(numbers, self._offsets, self._offsets_shard)
         return self._read_together(zip(map(offsets_table, numbers), tails, strict=True))
 
+    def known_offsets_shards(self) -> list[OffsetsLog]:
+        """The same, of those that the last read of `__cluster` has shown."""
+        count = self.offsets_shards_count
+        numbers = [n for n in range(count) if self._meta.was_created(offsets_table(n))]
+        tails = self._tails(numbers, self._offsets, self._offsets_shard)
+        return self._read_together(zip(map(offsets_table, numbers), tails, strict=True))
+
     def offsets_handles(self) -> list[OffsetsLog]:
-        """The same, not tailed: one that cannot be read fails where it is used."""
+        """The shards, not tailed: one that cannot be read fails where it is used."""
         return [
             self._offsets.get(number) or OffsetsLog(self.store, number, settings=self.settings)
             for number in self._offsets_numbers()
         ]
+
+    def opened_topics(self) -> dict[str, TopicLog]:
+        """The topics that this process has read, also deleted ones, as of their last refresh."""
+        return {name: log for name, log in self._topics.items() if log.log.exists}
 
     def opened_shards(self) -> list[TransactionLog | OffsetsLog]:
         """The shards of both kinds that this process has read, as of their last refresh."""
@@ -300,6 +328,22 @@ class Root:
         """See ClusterLog.read_lease."""
         with self._opening:
             return self._meta.read_lease(name)
+
+    def pins(self) -> dict[str, Pin]:
+        """The named snapshots, with those that have expired."""
+        with self._opening:
+            self._meta.refresh()
+            return self._meta.pins
+
+    def get_pins_ready(self) -> None:
+        """Before `change_pins`: then that takes one round, if nobody else writes."""
+        with self._opening:
+            self._meta.get_ready()
+
+    def change_pins(self, decide: Callable[[dict[str, Pin]], Mapping[str, Pin | None]]) -> None:
+        """See ClusterLog.change_pins."""
+        with self._opening:
+            self._meta.change_pins(decide)
 
     def leases_age_ms(self) -> int:
         """How long no lease has changed, at least, by the store's clock."""

@@ -16,6 +16,7 @@ from functools import partial
 
 from txnlog.cluster import Cluster
 from txnlog.coordinator.fencing import transition
+from txnlog.coordinator.snapshots import remove_expired
 from txnlog.coordinator.sweeper import INTERVAL_MS, Sweeper
 from txnlog.errors import StorePermissionError, TxnLogError
 from txnlog.housekeeping.age_gate import AgeGate
@@ -129,16 +130,14 @@ class Housekeeper:
         self._dead_members = dead_members = DeadMembers(cluster)
         compactor = Compactor(cluster)
         self._retention = Retention(cluster)
+        age_ms, retention_ms = self._settings.vacuum_age_ms, self._settings.log_retention_ms
         self._producer_expiry = ProducerExpiry(
             cluster,
-            vacuum_age_ms=self._settings.vacuum_age_ms,
+            vacuum_age_ms=age_ms,
             producer_id_expiration_ms=self._settings.producer_id_expiration_ms,
         )
-        retention_ms = self._settings.log_retention_ms
         self._log_cleanup = LogCleanup(cluster, log_retention_ms=retention_ms)
-        self._vacuum = Vacuum(
-            cluster, age_ms=self._settings.vacuum_age_ms, log_retention_ms=retention_ms
-        )
+        self._vacuum = Vacuum(cluster, age_ms=age_ms, log_retention_ms=retention_ms)
         gate = AgeGate(cluster.store)
         often, seldom = self._settings.abort_interval_ms, self._settings.remove_interval_ms
         self._duties = (
@@ -175,6 +174,7 @@ class Housekeeper:
                 partial(gate.run, self._vacuum.run),
             ),
             Duty("clock and store probes removed", seldom, self._remove_probes),
+            Duty("expired snapshots removed", seldom, partial(remove_expired, cluster)),
         )
 
     def run(self, stop: threading.Event) -> None:

@@ -42,6 +42,8 @@ class LogCleanup:
         failures = Failures("Log clean-up", logging.DEBUG)
         deleted = 0
         for some in some_at_a_time(self._tables(topic_logs(self._cluster, failures))):
+            # What is kept must be known of now: see ClusterLog.kept_from_ms.
+            self._cluster.pins()
             # Each by its own listing: no log's state is shared.
             clean = partial(checkpoint_and_clean_up, self._store, now_ms=now_ms)
             parts = [(table, partial(clean, table, self._settings)) for table in some]

@@ -16,6 +16,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from txnlog.cluster import Cluster
+from txnlog.coordinator.snapshots import kept_snapshots, topic_at
 from txnlog.errors import CorruptLogError, ForeignTableError, UnsupportedProtocolError
 from txnlog.process.failures import Failures
 from txnlog.protocol.txn_memory import VACUUM_AGE, VACUUM_AGE_MS_DEFAULT
@@ -269,7 +270,7 @@ class Vacuum:
         left = [file for file in table.old if file.path not in live and file.path not in kept]
         if not left:
             return []
-        return find_deletable(
+        found = find_deletable(
             left,
             table=table.name,
             live=live,
@@ -278,6 +279,20 @@ class Vacuum:
             now_ms=now_ms,
             age_ms=age_ms,
         )
+        kept_paths = self._kept(table) if found else set()
+        return [item for item in found if item.path not in kept_paths]
+
+    def _kept(self, table: _Table) -> set[str]:
+        """Files that named snapshots show; read last: a snapshot that is not saved yet can only be
+        saved if it was read a short time ago, and all that it shows is young.
+        """
+        found: set[str] = set()
+        if isinstance(table.handle, TopicLog):
+            for snapshot in kept_snapshots(self._cluster):
+                if table.name in snapshot.topics:
+                    shown = topic_at(self._cluster, table.name, snapshot).view.by_path
+                    found.update(f"{table.name}/{path}" for path in shown)
+        return found
 
     # -- writes ----------------------------------------------------------------------------------
 

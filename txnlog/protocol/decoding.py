@@ -16,7 +16,7 @@ from txnlog.errors import RESTORE_ALL, CorruptLogError
 
 T = TypeVar("T")
 
-FORMAT = 4
+FORMAT = 5
 """Of a root. Every change of what is on disk raises it, a new field of a JSON value as well."""
 INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from txnlog.settings.table import CLIENTS, SINK_STREAM, SPARK, TOPIC, Scope
+from txnlog.settings.table import CLIENTS, SINK_STREAM, SOURCE_STREAM, SPARK, TOPIC, Scope
 
 _OF_CLIENTS: Final = frozenset(
     {
@@ -108,6 +108,10 @@ REFUSED: Final[Mapping[str, tuple[frozenset[Scope], str]]] = {
     "enable.auto.commit": (
         SPARK,
         "The sink commits the offsets of its batch when both have a group.id.",
+    ),
+    "snapshot": (
+        SOURCE_STREAM,
+        "A snapshot is one state of the topics, which a batch reads: spark.read.",
     ),
     "transactional.id": (
         SINK_STREAM,

@@ -149,6 +149,13 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         doc='Where a batch ends: `latest`, or `{"topic":{"0":50,"1":-1}}`; exclusive.',
     ),
     Setting(
+        name="snapshot",
+        parse=text,
+        applies_to=SOURCE_BATCH,
+        doc="Read the topics as a named snapshot shows them (`txnlog snapshots create`); "
+        "`startingOffsets=committed` then starts from its offsets.",
+    ),
+    Setting(
         name="endingTimestamp",
         parse=timestamp_ms,
         applies_to=SOURCE_BATCH,

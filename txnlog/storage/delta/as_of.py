@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from itertools import accumulate
 
@@ -24,25 +24,12 @@ _STEPS_MAX = 16
 """Commits since an earlier time that are read in turn; a log with more is listed."""
 
 
-class StoreAsOf(ReadOnlyStore):
-    """A store in which no commit, nor checkpoint of one, is there that was made after a time; and
-    no log but those of `tables`, since another tool's may be cleaned up as it likes.
+class _OlderStore(ReadOnlyStore):
+    """A store in which the logs of tables end with an older version."""
 
-    Reading a log that is gone as of then raises ConfigError.
-    """
-
-    def __init__(self, base: ObjectStore, at_ms: int, tables: Collection[str]) -> None:
-        super().__init__(base)
-        self.at_ms = at_ms
-        self._tables = tables
-        self._versions: dict[str, int] = {}
-        self._before: dict[str, int] = {}
-
-    def advance(self, at_ms: int, tables: Collection[str]) -> None:
-        """Go on to a later time: logs that were read are tailed from where they were."""
-        self.at_ms, self._tables = at_ms, tables
-        self._before |= self._versions
-        self._versions = {}
+    def _version(self, table: str) -> int:
+        """The newest version of a table; -1: it has none."""
+        raise NotImplementedError
 
     def get(self, path: str) -> bytes:
         self._check(path)
@@ -76,6 +63,38 @@ class StoreAsOf(ReadOnlyStore):
             return True
         table, version = found.groups()
         return version is not None and int(version) <= self._version(table)
+
+
+class StoreAtVersions(_OlderStore):
+    """A store in which the log of each of these tables ends with this version."""
+
+    def __init__(self, base: ObjectStore, versions: Mapping[str, int]) -> None:
+        super().__init__(base)
+        self._versions = versions
+
+    def _version(self, table: str) -> int:
+        return self._versions.get(table, -1)
+
+
+class StoreAsOf(_OlderStore):
+    """A store in which no commit, nor checkpoint of one, is there that was made after a time; and
+    no log but those of `tables`, since another tool's may be cleaned up as it likes.
+
+    Reading a log that is gone as of then raises ConfigError.
+    """
+
+    def __init__(self, base: ObjectStore, at_ms: int, tables: Collection[str]) -> None:
+        super().__init__(base)
+        self.at_ms = at_ms
+        self._tables = tables
+        self._versions: dict[str, int] = {}
+        self._before: dict[str, int] = {}
+
+    def advance(self, at_ms: int, tables: Collection[str]) -> None:
+        """Go on to a later time: logs that were read are tailed from where they were."""
+        self.at_ms, self._tables = at_ms, tables
+        self._before |= self._versions
+        self._versions = {}
 
     def _version(self, table: str) -> int:
         """The newest version of a table then; -1: it had none."""

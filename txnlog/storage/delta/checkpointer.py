@@ -128,7 +128,12 @@ class Checkpointer:
                     store, table, settings.checkpoint_interval, settings.trust_ms
                 )
             if clean:
-                clean_up(store, table, retention_ms=settings.log_retention_ms)
+                clean_up(
+                    store,
+                    table,
+                    retention_ms=settings.log_retention_ms,
+                    kept_from_ms=settings.kept_from_ms(),
+                )
             store.retries.worked(work)
         except TxnLogError as error:
             every = f"each {settings.checkpoint_interval} commits, which then covers these, too"

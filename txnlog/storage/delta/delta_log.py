@@ -47,6 +47,7 @@ from txnlog.storage.delta.actions import (
     CommitInfo,
     Metadata,
     Protocol,
+    Remove,
     Txn,
     decode_commit,
     encode_commit,
@@ -152,6 +153,8 @@ class DeltaLog:
 
         An effect that is missing from then on may have been there: earlier reads must be repeated.
         """
+        self.removed_at = -1
+        """The newest version that removed files; of a checkpoint that was read: may have."""
         self._horizons: dict[str, int] = {}
         self._view = view
         self._mark = mark
@@ -185,6 +188,11 @@ class DeltaLog:
         """
         is_likely = (self._last_writer or self._is_ready) and self._is_trusted()
         return is_likely and not (self.store.is_local and self._is_wanted())
+
+    @property
+    def is_recent(self) -> bool:
+        """Whether the view was the newest state a short time ago: half of the minimum retention."""
+        return self._is_trusted()
 
     def give_way(self) -> None:
         """Before the next commit: wait for a moment if this writer keeps winning, and others have
@@ -416,6 +424,7 @@ class DeltaLog:
         is_head = not commits or commits[-1].version <= after
         relied_on = [commit_path(self.path, one.version) for one in commits if one.version > after]
         if checkpoint is not None:
+            self.removed_at = max(self.removed_at, after)
             relied_on.insert(0, checkpoint_path(self.path, after))
             check_checkpoint(self.store, self.path, checkpoint, commits, is_head=is_head)
             commits = [checkpoint, *(commit for commit in commits if commit.version > after)]
@@ -539,6 +548,8 @@ class DeltaLog:
             ):
                 self._horizons[action.app_id] = action.version
                 self.forgotten_at = new_stamp()
+            elif isinstance(action, Remove):
+                self.removed_at = commit.version
         self._view.apply(parsed)
         self.version = commit.version
         self.digest = commit.digest

@@ -7,6 +7,7 @@ gone (`checkpoint_and_clean_up`).
 from __future__ import annotations
 
 from txnlog.errors import ObjectNotFoundError
+from txnlog.protocol.decoding import INT64_MAX
 from txnlog.storage.delta.checkpoint_reader import read_checkpoint
 from txnlog.storage.delta.checkpoints import create_checkpoint, maintain
 from txnlog.storage.delta.log_files import (
@@ -25,17 +26,19 @@ It replaces them only once the newest commit in it has expired, too.
 """
 
 
-def clean_up(store: ObjectStore, table: str, *, retention_ms: int) -> list[str]:
+def clean_up(
+    store: ObjectStore, table: str, *, retention_ms: int, kept_from_ms: int = INT64_MAX
+) -> list[str]:
     """Delete expired commits and checkpoints that a newer checkpoint replaces; returns their paths.
 
     A version stays readable for `retention_ms` after the next version was written: it may be the
-    plan of a reader (D47). Raises CorruptLogError if the checkpoint that replaces the files is
-    damaged.
+    plan of a reader (D47). So does one that was the newest at `kept_from_ms` or later. Raises
+    CorruptLogError if the checkpoint that replaces the files is damaged.
     """
     files = list_whole_log(store, table)
     if files.newest_checkpoint is None:
         return []
-    before_ms = store.now_ms() - retention_ms
+    before_ms = min(store.now_ms() - retention_ms, kept_from_ms)
     return _delete_expired(store, files, before_ms=before_ms)
 
 
@@ -51,6 +54,7 @@ def checkpoint_and_clean_up(
     before_ms, trust_ms = now_ms - settings.log_retention_ms, settings.trust_ms
     store.delete_temporaries(item.path for item in find_temporaries(store, table, before_ms))
     maintain(store, table, settings.checkpoint_interval, trust_ms)
+    before_ms = min(before_ms, settings.kept_from_ms())
     files = list_whole_log(store, table)
     if len(_uncovered(files, before_ms)) >= WORTH_A_CHECKPOINT:
         create_checkpoint(store, table, trust_ms=trust_ms)
@@ -81,12 +85,13 @@ def find_cleanable(
     store: ObjectStore, table: str, settings: LogSettings, *, now_ms: int
 ) -> list[ObjectMeta]:
     """What `checkpoint_and_clean_up` would delete, as if the checkpoint it makes were made."""
-    before_ms = now_ms - settings.log_retention_ms
+    expired_ms = now_ms - settings.log_retention_ms
+    before_ms = min(expired_ms, settings.kept_from_ms())
     files = list_whole_log(store, table)
     if len(_uncovered(files, before_ms)) >= WORTH_A_CHECKPOINT:
         files = files._replace(checkpoints=[*files.checkpoints, files.commits[-1]])
     return [
-        *find_temporaries(store, table, before_ms),
+        *find_temporaries(store, table, expired_ms),
         *find_expired(files, before_ms=before_ms),
     ]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from txnlog.errors import ConfigError
+from txnlog.protocol.decoding import INT64_MAX
 from txnlog.storage.delta.actions import Commit
 
 LOG_RETENTION_MS_MIN = 3_600_000
@@ -17,7 +18,8 @@ class LogSettings:
 
     checkpoint_mode: "background" (a thread), "inline" (before commit returns) or "off".
     `watch` is called with each table's commits, and checkpoints as one, as they are applied; a log
-    that is opened again repeats some.
+    that is opened again repeats some. `kept_from_ms`: log files of the versions that were the
+    newest ones then, or later, stay, whatever the retention; 0 for all of them.
     """
 
     checkpoint_interval: int = 100
@@ -26,6 +28,7 @@ class LogSettings:
     trust_ms: int = LOG_RETENTION_MS_MIN // 2
     commit_timeout_ms: int = 30_000
     watch: Callable[[str, Commit], object] | None = None
+    kept_from_ms: Callable[[], int] = lambda: INT64_MAX
 
     def __post_init__(self) -> None:
         if self.log_retention_ms < 2 * self.trust_ms:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from txnlog.errors import (
 )
 from txnlog.protocol.decoding import FORMAT
 from txnlog.protocol.leases import Lease, decode_lease, encode_lease
+from txnlog.protocol.snapshots import PIN, Pin, kept_from_ms, read_json
 from txnlog.settings.names import OFFSETS_SHARDS_DEFAULT, SHARDS_DEFAULT
 from txnlog.storage.delta.actions import Commit, Metadata, Txn
 from txnlog.storage.delta.delta_log import DeltaLog, LogSettings, Outcome
@@ -38,6 +39,9 @@ ANNOUNCED, CREATED = 1, 2
 STATE_SHARDS = "transaction.state.log.num.partitions"
 OFFSETS_SHARDS = "offsets.topic.num.partitions"
 CHANGE_LEASE = "CHANGE LEASE"
+SNAPSHOTS = f"{PATH}/snapshot-"
+"""What the files of named snapshots begin with; a property for each says which is its."""
+SNAPSHOT_PREFIX = "snapshot."
 FSYNC = "storage.fsync"
 ON, OFF, SYNCING = "true", "false", "syncing"
 """Values of FSYNC. SYNCING: processes sync what they write, and what was written before is being
@@ -172,12 +176,15 @@ class ClusterLog:
         """The newest version of the table that was read; -1 if there is none."""
         return self._log.version
 
-    def _with_config(self, config: Mapping[str, str]) -> Metadata:
-        """The table's metadata with other values of properties."""
+    def _with_config(self, config: Mapping[str, str], *, without: Collection[str] = ()) -> Metadata:
+        """The table's metadata with other values of properties, and without some."""
         metadata = self._log.metadata
         assert metadata is not None
         properties = {CONFIG_PREFIX + name: value for name, value in config.items()}
-        return replace(metadata, configuration={**metadata.configuration, **properties})
+        found = {**metadata.configuration, **properties}
+        for name in without:
+            found.pop(CONFIG_PREFIX + name, None)
+        return replace(metadata, configuration=found)
 
     def _create(self, shards: int, offsets_shards: int, fsync: str) -> None:
         # From the first file on.
@@ -310,6 +317,40 @@ class ClusterLog:
     def _lease(self, key: str) -> Lease | None:
         known = self._view.config.get(key)
         return None if known is None else decode_lease(known, source=PATH)
+
+    @property
+    def pins(self) -> dict[str, Pin]:
+        """The named snapshots, as of the last refresh, with those that have expired."""
+        return {
+            name[len(SNAPSHOT_PREFIX) :]: read_json(PIN, value, source=PATH)
+            for name, value in self._view.config.items()
+            if name.startswith(SNAPSHOT_PREFIX)
+        }
+
+    def change_pins(self, decide: Callable[[dict[str, Pin]], Mapping[str, Pin | None]]) -> None:
+        """Write the pins that `decide` returns, and remove those for which it returns None."""
+
+        def commit(changed: Mapping[str, Pin | None]) -> Outcome | None:
+            given = {SNAPSHOT_PREFIX + name: pin for name, pin in changed.items()}
+            kept = {name: PIN.encode(pin) for name, pin in given.items() if pin is not None}
+            action = self._with_config(kept, without=given.keys() - kept.keys())
+            return self._log.commit([action], operation="CHANGE SNAPSHOTS") if given else None
+
+        transact(self._log, lambda: decide(self.pins), commit)
+
+    def kept_from_ms(self) -> int:
+        """See LogSettings.kept_from_ms; makes no request. Any thread may call it.
+
+        Without recent news of the pins nothing is deleted: a long-lived process has some, as it
+        sweeps, and housekeeping reads them.
+        """
+        if not self._log.is_recent:
+            return 0
+        return kept_from_ms(self.pins.values(), now_ms=self._store.now_ms())
+
+    def get_ready(self) -> None:
+        """See DeltaLog.get_ready."""
+        self._log.get_ready()
 
     def read_lease(self, name: str) -> LeaseReading:
         """A lease, and what its holder has told since the newest checkpoint."""

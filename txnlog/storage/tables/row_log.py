@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -93,6 +93,9 @@ class RowView(Generic[Row]):
         self._kind: Any = kind
         self._id_column = id_column
         self.is_writing = False
+        self.watch: Callable[[int, Sequence[Row | UnreadableRow]], object] | None = None
+        """Called with the version of each commit that is applied, and the rows in it; a log that is
+        opened again repeats some, and leaves some out."""
         self.reset()
 
     def reset(self) -> None:
@@ -140,6 +143,8 @@ class RowView(Generic[Row]):
                 self.rows[key] = row
             self.sizes[add.path] = add.size
             self._key_of[add.path] = key
+        if self.watch is not None:
+            self.watch(commit.version, [row for _, row, _ in adds])
 
     def _drop(self, path: str) -> None:
         key = self._key_of.pop(path, None)

@@ -1,0 +1,98 @@
+"""Named snapshots beside vacuum, log clean-up, retention and deleted topics."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.housekeeping.steps import DAY_MS, HOUR_MS, SHORT, WEEK_MS, names, vacuum, written_both
+from tests.world import PLAIN, owned, process, world
+from txnlog.cluster import Cluster
+from txnlog.coordinator.snapshots import remove_expired, topic_at
+from txnlog.errors import SnapshotNotFoundError
+from txnlog.housekeeping.log_cleanup import LogCleanup
+from txnlog.housekeeping.retention import Retention
+from txnlog.protocol.snapshots import Snapshot
+from txnlog.testing.faults import SharedMemory
+
+MONTH_MS = 30 * DAY_MS
+
+
+def shown(cluster: Cluster, snapshot: Snapshot) -> list[set[str]]:
+    """The files that the snapshot shows, of each topic; all of them are there."""
+    found = [set(topic_at(cluster, topic, snapshot).view.by_path) for topic in snapshot.topics]
+    for topic, paths in zip(snapshot.topics, found, strict=True):
+        assert paths <= names(cluster, topic)
+    return found
+
+
+def grown_old(shared: SharedMemory, cluster: Cluster) -> None:
+    """A fortnight in which all records are removed, and others come, with all housekeeping."""
+    row = owned(cluster, "later", tid="later")
+    for day in range(14):
+        shared.clock.advance_ms(DAY_MS)
+        for number in range(8):
+            row = cluster.coordinator.commit(row, written_both(cluster, f"{day}-{number}"))
+        # Records of 1970.
+        assert Retention(cluster).enforce_all()
+        LogCleanup(process(shared, settings=SHORT)).run()
+        vacuum(shared)
+
+
+def test_named_snapshot_can_be_read_after_retention_clean_up_and_vacuum() -> None:
+    """A fortnight later, as on the first day; a snapshot without a name cannot."""
+    shared = world()
+    cluster = process(shared, settings=SHORT)
+    row = owned(cluster, "a")
+    for name in ("one", "two", "three"):
+        row = cluster.coordinator.commit(row, written_both(cluster, name))
+    kept = cluster.snapshot("kept", ttl_ms=MONTH_MS)
+    passing = cluster.snapshot()
+    before = shown(cluster, kept)
+    assert len(before[0]) == 3
+    grown_old(shared, cluster)
+    cluster.delete_topic("stock")
+    shared.clock.advance_ms(WEEK_MS + HOUR_MS)
+    vacuum(shared)
+    other = process(shared)
+    assert shown(other, other.find_snapshot("kept")) == before
+    assert kept == other.find_snapshot("kept")
+    other.drop_snapshot("kept")
+    # The third of each topic is in the manifest of a row that nobody has completed.
+    assert vacuum(shared) == 4
+    LogCleanup(process(shared, settings=SHORT)).run()
+    with pytest.raises(SnapshotNotFoundError, match="no longer has version"):
+        topic_at(other, "orders", passing)
+
+
+def test_expired_snapshot_keeps_nothing_and_is_removed() -> None:
+    """With its file; those of a process that died before it saved its snapshot, too."""
+    shared = world()
+    cluster = process(shared, settings=PLAIN)
+    row = owned(cluster, "a")
+    cluster.coordinator.commit(row, written_both(cluster, "one"))
+    cluster.snapshot("short", ttl_ms=DAY_MS)
+    cluster.snapshot("long", ttl_ms=MONTH_MS)
+    cluster.store.put("__cluster/snapshot-orphan.json", b"{}")
+    assert remove_expired(process(shared)) == 0
+    assert "snapshot-orphan.json" in names(cluster, "__cluster")
+    shared.clock.advance_ms(DAY_MS)
+    assert list(cluster.snapshots()) == ["long"]
+    assert remove_expired(process(shared)) == 1
+    assert list(process(shared).pins()) == ["long"]
+    assert len([name for name in names(cluster, "__cluster") if "snapshot" in name]) == 1
+    assert remove_expired(process(shared)) == 0
+
+
+def test_writer_without_news_of_snapshots_deletes_no_log_file() -> None:
+    """It cleans up the logs it writes; what it knows of `__cluster` may be hours old."""
+    shared = world()
+    cluster = process(shared)
+    assert cluster.settings.kept_from_ms() == 2**63 - 1
+    process(shared).snapshot("n")
+    shared.clock.advance_ms(HOUR_MS)
+    assert cluster.settings.kept_from_ms() == 0
+    cluster.shard_tables()
+    at_ms = cluster.snapshots()["n"].at_ms
+    assert cluster.settings.kept_from_ms() == at_ms - HOUR_MS
+    cluster.drop_snapshot("n")
+    assert cluster.settings.kept_from_ms() == 2**63 - 1

@@ -1,0 +1,112 @@
+"""Every interleaving of a snapshot with transactions, helpers and compaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from tests.model.search import assert_breaks, assert_holds
+from tests.model.snapshots import (
+    BY_ID,
+    CLEAN,
+    COMPACT,
+    GROUPS_LAST,
+    HEADS_FIRST,
+    KNOWN_LATE,
+    LIVE_IS_ENOUGH,
+    MOVED_ONLY,
+    NO_HELP,
+    NO_LAST,
+    NO_OFFSETS,
+    NO_S0,
+    REAPPLIED,
+    REMOVED_UNSEEN,
+    REWRITTEN,
+    ROWS_ONLY,
+    Snapshots,
+    Tx,
+)
+
+TWO = {"X": Tx(0, "ab", 0), "Y": Tx(1, "ab", 1)}
+AGAIN = {"X": Tx(0, "ab", 0, is_rewritten=True), "Y": Tx(1, "b", 1)}
+CAUSES = {"P": Tx(0, "ac", 0), "C": Tx(1, "b", 1, cause="P", ticket=1)}
+KEYS = {
+    "O": Tx(0, "a", 0),
+    "X": Tx(0, "ab", 0, epoch=1, after="O", over="O"),
+}
+OFFSETS = {
+    "X1": Tx(0, "a", 0, ticket=1),
+    "X2": Tx(0, "a", 0, epoch=1, after="X1", ticket=1),
+    "Y": Tx(1, "a", 1, ticket=2, partition=1),
+}
+PLAIN = {
+    "X": Tx(0, "a", 0, ticket=1),
+    "Z": Tx(0, "", 9, after="X", ticket=1),
+}
+FENCED = {
+    "X": Tx(0, "a", 1, ticket=1),
+    "Y": Tx(1, "a", 0, after="X", ticket=2),
+}
+
+
+@pytest.mark.parametrize(
+    ("world", "removes", "states_min"),
+    [
+        (TWO, (), 20_000),
+        (AGAIN, (), 20_000),
+        (CAUSES, (), 10_000),
+        (KEYS, (CLEAN,), 4_000),
+        (KEYS, (CLEAN, COMPACT), 40_000),
+        ({name: OFFSETS[name] for name in ("X1", "X2")}, (), 2_000),
+        (PLAIN, (), 500),
+        (FENCED, (COMPACT,), 30_000),
+    ],
+)
+def test_snapshot_shows_the_same_transactions_everywhere(
+    world: Mapping[str, Tx], removes: tuple[str, ...], states_min: int
+) -> None:
+    """Half of a transaction, a loss, an output without its input, offsets of another moment."""
+    result = assert_holds(Snapshots(world, removes=removes), states_min=states_min)
+    assert "reader ends" in result.labels
+    assert ("reader begins again" in result.labels) == (bool(removes) or world is CAUSES)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("world", "removes"),
+    [(TWO, (COMPACT,)), (CAUSES, (COMPACT,)), (AGAIN, (COMPACT,)), (OFFSETS, ())],
+)
+def test_snapshot_shows_the_same_transactions_in_larger_worlds(
+    world: Mapping[str, Tx], removes: tuple[str, ...]
+) -> None:
+    """The same with compaction beside, and with two producers of a group."""
+    assert_holds(Snapshots(world, removes=removes), states_min=200_000)
+
+
+@pytest.mark.parametrize(
+    ("rule", "world", "removes", "what"),
+    [
+        (NO_HELP, TWO, (), "was decided before, and is missing"),
+        (HEADS_FIRST, TWO, (), "was decided before, and is missing"),
+        (NO_LAST, TWO, (), "is half visible"),
+        (ROWS_ONLY, TWO, (), "is half visible"),
+        (REWRITTEN, AGAIN, (), "was decided before, and is missing"),
+        (REMOVED_UNSEEN, TWO, (COMPACT,), "is half visible"),
+        (KNOWN_LATE, TWO, (COMPACT,), "is half visible"),
+        (LIVE_IS_ENOUGH, KEYS, (CLEAN,), "O was decided before, and is missing"),
+        (NO_OFFSETS, CAUSES, (), "C is visible without its cause"),
+        (NO_S0, OFFSETS, (), "the offsets at"),
+        (GROUPS_LAST, OFFSETS, (), "the offsets at"),
+        (MOVED_ONLY, OFFSETS, (), "the offsets at"),
+        (REAPPLIED, PLAIN, (), "the offsets at"),
+        (BY_ID, FENCED, (), "the offsets at"),
+    ],
+)
+def test_search_finds_what_each_rule_is_for(
+    rule: str, world: Mapping[str, Tx], removes: tuple[str, ...], what: str
+) -> None:
+    """Each rule left out alone gives a wrong snapshot."""
+    broken = frozenset({rule})
+    violation = assert_breaks(Snapshots(world, removes=removes, broken=broken), what)
+    assert "reader ends" in violation.trace

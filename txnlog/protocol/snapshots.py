@@ -1,0 +1,207 @@
+"""Snapshots: what every topic, and every group, has at one boundary between transactions.
+
+A reader sees each topic change by whole transactions, but two topics at different moments. A
+snapshot shows of all topics the same transactions. It is taken without stopping a writer, by reads
+in this order, each after the one before: the shards of the transaction log (only for offsets), the
+groups, the shards, the topics, the shards. Whatever is decided at the second read of the shards is
+shown: if a topic lacks it, it is published first. Whatever has been decided by the last read, and
+not by the second, is left out: by its producer id and epoch, which the header of its batches has.
+
+The shards are read one by one. So what is left out may have been read, and its effect be decided in
+a shard that was read later: a group is then past a batch that is left out, and the snapshot is
+begun again. Offsets are all that tells this order.
+
+Leaving out needs the headers. Where files were removed from a topic since before the second read,
+a batch may be in a segment, or a record may be gone that a newer one of its key superseded: then
+the snapshot is begun again, unless nothing that is left out is in that topic.
+
+tests/model/test_snapshots.py searches this, and tests/model/test_pins.py how long a snapshot is
+kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from txnlog.errors import ConfigError
+from txnlog.protocol.appends import has_marker
+from txnlog.protocol.batches import COMMITTED, NONE, BatchHeader
+from txnlog.protocol.decoding import (
+    INT64_MAX,
+    Codec,
+    Int64,
+    JsonObject,
+    Natural,
+    PartitionNumber,
+    unreadable,
+)
+from txnlog.protocol.group_metadata import Group
+from txnlog.protocol.metadata import ProducerIdAndEpoch, TransactionMetadata
+from txnlog.protocol.states import TransactionState
+from txnlog.protocol.tickets import with_unmoved
+from txnlog.protocol.topics import TOPIC_NAME, TopicState
+
+T = TypeVar("T")
+
+TTL_MS_DEFAULT = 7 * 86_400_000
+TTL_MS_MAX = 10 * 366 * 86_400_000
+MARGIN_MS = 3_600_000
+
+Offsets = dict[str, dict[str, dict[PartitionNumber, Int64]]]
+"""Group -> topic -> partition -> the next offset to read."""
+
+
+class TopicVersion(JsonObject, frozen=True, kw_only=True):
+    """A version of a topic's table, and the transactions in it that the snapshot leaves out."""
+
+    version: Natural
+    excluded: tuple[ProducerIdAndEpoch, ...] = ()
+
+    def hides(self, batch: BatchHeader) -> bool:
+        """Whether the snapshot does not show a batch of that version: also what is undecided."""
+        name = ProducerIdAndEpoch(batch.producer_id, batch.producer_epoch)
+        return batch.status not in (NONE, COMMITTED) or name in self.excluded
+
+
+class Snapshot(JsonObject, frozen=True, kw_only=True):
+    """One state of a root: every topic by name, the offsets of every group.
+
+    `at_ms` is when it was begun, by the store's clock.
+    """
+
+    at_ms: Int64
+    topics: dict[str, TopicVersion]
+    offsets: Offsets = msgspec.field(default_factory=dict)
+
+
+class Pin(JsonObject, frozen=True, kw_only=True):
+    """A named snapshot, as `__cluster` has it: `file` holds it, and it is kept until it expires.
+
+    Times are the store's.
+    """
+
+    at_ms: Int64
+    expires_ms: Int64
+    file: str
+
+
+class TopicRead(NamedTuple):
+    """A topic as it was read: its version, and the newest version that removed files from it.
+
+    `before` is a version of it that was read before the shards; -1: none was.
+    """
+
+    state: TopicState
+    version: int
+    removed_at: int
+    before: int
+
+
+def decided(rows: Iterable[TransactionMetadata]) -> dict[ProducerIdAndEpoch, TransactionMetadata]:
+    """The decided commits among rows, by name: a decided row may be written more than once."""
+    return {row.transaction: row for row in rows if row.state is TransactionState.PREPARE_COMMIT}
+
+
+def unpublished(
+    rows: Iterable[TransactionMetadata], topics: Mapping[str, TopicState]
+) -> list[TransactionMetadata]:
+    """Those of these decided rows whose marker is missing in one of the topics."""
+    return [
+        row
+        for row in rows
+        if any(
+            topic in topics and not has_marker(topics[topic], topic_id, row.transaction)
+            for topic, topic_id in row.topic_ids
+        )
+    ]
+
+
+def version_of(
+    topic: str, read: TopicRead, later: Iterable[TransactionMetadata]
+) -> TopicVersion | None:
+    """The topic in the snapshot without what was decided `later`; None: begin again."""
+    excluded = sorted(
+        row.transaction
+        for row in later
+        if (topic, read.state.topic_id) in row.topic_ids
+        and has_marker(read.state, read.state.topic_id, row.transaction)
+    )
+    if excluded and read.removed_at > read.before:
+        return None
+    return TopicVersion(version=read.version, excluded=tuple(excluded))
+
+
+def is_past(offsets: Offsets, topic: str, state: TopicState, one: TopicVersion) -> bool:
+    """Whether a group has read what the snapshot leaves out of a topic: begin again."""
+    ends: dict[int, int] = {}
+    for topics in offsets.values():
+        for partition, offset in topics.get(topic, {}).items():
+            ends[partition] = max(offset, ends.get(partition, 0))
+    return bool(one.excluded) and any(
+        batch.last_offset < end and (batch.producer_id, batch.producer_epoch) in one.excluded
+        for partition, end in ends.items()
+        if partition < len(state.partitions)
+        for batch in state.partitions[partition].batches
+    )
+
+
+def offsets_of(
+    groups: Mapping[str, Group],
+    markers: Mapping[int, int],
+    rows: Collection[TransactionMetadata],
+) -> Offsets:
+    """The offsets of these groups, with what was decided and not moved when they were read.
+
+    `groups` are all of a shard of theirs, and `markers` its. `rows`: what was decided, and not
+    completed, at a read of the shards before the groups; and what has been decided from then on. In
+    the order of tickets, as each ticket of a partition fences those before it.
+    """
+    found: Offsets = {}
+    for group_id, group in sorted(groups.items()):
+        mine = {
+            (ticket.ticket, row.txn_epoch, row.producer_id): row
+            for row in rows
+            for ticket in row.moves
+            if ticket.group_id == group_id
+        }
+        ordered = [mine[key] for key in sorted(mine)]
+        positions = with_unmoved(group, ordered, markers).positions()
+        if positions:
+            found[group_id] = positions
+    return found
+
+
+def kept_from_ms(pins: Iterable[Pin], *, now_ms: int) -> int:
+    """Versions of a log that were the newest one then, or later, stay readable for these pins.
+
+    INT64_MAX if none of them is kept. An hour earlier than the oldest was begun: clocks of
+    machines, and times that a store gives its objects, differ.
+    """
+    kept = (pin.at_ms - MARGIN_MS for pin in pins if pin.expires_ms > now_ms)
+    return min(kept, default=INT64_MAX)
+
+
+def check_snapshot_name(name: str) -> str:
+    """Names are those that a topic may have. Raises ConfigError."""
+    if not TOPIC_NAME.match(name):
+        raise ConfigError(
+            f"Snapshot name {name[:249]!r} is not valid: 1 to 249 of the characters a-z, A-Z, 0-9, "
+            "'.', '_' and '-'.",
+            snapshot=name,
+        )
+    return name
+
+
+SNAPSHOT: Codec[Snapshot] = Codec(Snapshot)
+PIN: Codec[Pin] = Codec(Pin)
+
+
+def read_json(codec: Codec[T], text: str, *, source: str) -> T:
+    """A snapshot or a pin. Raises CorruptLogError naming `source`."""
+    try:
+        return codec.decode(text)
+    except (ValueError, TypeError, msgspec.MsgspecError) as error:
+        raise unreadable(f"the snapshot {text[:200]!r}", error, source=source) from error
