@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,6 +43,7 @@ from txnlog.consumer import Consumer
 from txnlog.errors import InvalidCommitError, TxnLogError, UnexpectedError
 from txnlog.messages import TopicPartition
 from txnlog.producer import Producer
+from txnlog.protocol.snapshots import Snapshot, TopicVersion
 from txnlog.protocol.states import TransactionState
 from txnlog.settings.table import SETTINGS, SPARK
 from txnlog.storage.batches.records import HEADERS_TYPE
@@ -140,10 +142,12 @@ PARAMETERS: Mapping[str, st.SearchStrategy[Any]] = {
     "blocking": flag,
     "cached": flag,
     "callback": callback,
+    "columns": or_odd(st.none() | several(mostly("key", "offset", "headers"))),
     "config": or_odd(st.none() | config),
     "dry_run": flag,
     "duration_ms": mostly(-1, 0, 5),
     "exist_ok": flag,
+    "filter": mostly(None, pc.field("offset") >= 1, pc.field("none") == 1),
     "force": flag,
     "group_id": junk.group_id,
     "group_ids": several(junk.group_id),
@@ -189,6 +193,7 @@ PARAMETERS: Mapping[str, st.SearchStrategy[Any]] = {
             stuck_ms=mostly(0, 5),
         )
     ),
+    "snapshot": mostly(None, "n", Snapshot(at_ms=0, topics={"orders": TopicVersion(version=1)})),
     "state": mostly(None, "1:1"),
     "states": several(mostly(*TransactionState, *ConsumerGroupState)),
     "table": table,
@@ -201,6 +206,7 @@ PARAMETERS: Mapping[str, st.SearchStrategy[Any]] = {
     "transactional_id": junk.transactional_id,
     "transactional_id_pattern": mostly(None, "t.*", "("),
     "transactional_ids": several(junk.transactional_id),
+    "ttl_ms": mostly(None, 1, 3_600_000),
     "validate_only": flag,
     "value": mostly(b"v", "v", None),
     "watch_ms": mostly(0, 1),
@@ -208,6 +214,7 @@ PARAMETERS: Mapping[str, st.SearchStrategy[Any]] = {
 PARTICULAR: Mapping[str, st.SearchStrategy[Any]] = {
     "Cluster.find_or_create_topic.partitions": mostly(None, 1, 2, np.int64(2)),
     "Cluster.create_topic.partitions": mostly(None, 1, 2, np.int64(2)),
+    "Cluster.snapshot.name": mostly(None, "n", "m"),
     "Consumer.seek.partition": junk.some_partition,
     "Consumer.get_watermark_offsets.partition": junk.some_partition,
 }

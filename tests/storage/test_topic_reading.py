@@ -90,6 +90,11 @@ def test_read_of_an_empty_topic_has_the_columns(filled: Topics) -> None:
         filled.cluster.read("missing")
     with pytest.raises(ConfigError, match="There is no column 'valu'"):
         filled.cluster.read("t", columns=["valu"])
+    for wrong in (pc.field("valu") == b"1", pc.field("offset") == "a"):
+        with pytest.raises(ConfigError, match="The filter does not fit the columns"):
+            filled.cluster.read("empty", filter=wrong)
+    with pytest.raises(TypeError, match="filter must be an Expression"):
+        filled.cluster.read("t", filter="offset > 1")  # type: ignore[arg-type]
 
 
 def test_read_begins_at_the_log_start(filled: Topics) -> None:

@@ -39,6 +39,8 @@ def read_topic(
             f"There is no column {unknown[0]!r}; there are: {', '.join(MESSAGE_SCHEMA.names)}.",
             option="columns",
         )
+    if filter is not None:
+        _check(filter)
     found = []
     for number, state in enumerate(log.view.partitions):
         batches = state.slice(state.log_start_offset, state.last_stable_offset, read_committed=True)
@@ -48,6 +50,19 @@ def read_topic(
             found.append((table if filter is None else table.filter(filter)).select(names))
     schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
     return pa.concat_tables(found) if found else schema.empty_table()
+
+
+def _check(filter: pc.Expression) -> None:
+    from pyarrow.compute import Expression
+
+    if not isinstance(filter, Expression):
+        raise TypeError(f"filter must be an Expression of pyarrow.compute, not {filter!r:.80}.")
+    try:
+        MESSAGE_SCHEMA.empty_table().filter(filter)
+    except pa.ArrowException as error:
+        raise ConfigError(
+            f"The filter does not fit the columns: {error}", option="filter"
+        ) from error
 
 
 def _matching(
