@@ -70,6 +70,9 @@ __all__ = [
     "StagedFileTooOldError",
     "StorageError",
     "StorePermissionError",
+    "TableChangedError",
+    "TableDataError",
+    "TableFeatureError",
     "TopicAlreadyExistsError",
     "TopicAuthorizationError",
     "TransactionAbortableError",
@@ -80,6 +83,7 @@ __all__ = [
     "UnexpectedError",
     "UnknownMemberIdError",
     "UnknownProducerIdError",
+    "UnknownTableError",
     "UnknownTopicIdError",
     "UnknownTopicOrPartitionError",
     "UnstableOffsetCommitError",
@@ -447,6 +451,37 @@ class TransactionAbortableError(TxnLogError):
 
 class TransactionAbortedError(TxnLogError):
     """In a delivery callback: the record was discarded, because its transaction was aborted."""
+
+
+# -- Delta tables of others in a transaction -------------------------------------------------------
+
+
+class UnknownTableError(TxnLogError):
+    """No Delta table at that URL, or another one than was enlisted."""
+
+    abortable = True
+
+
+class TableFeatureError(TxnLogError):
+    """The table needs what txnlog may not write, or what only an engine can stage; names it."""
+
+    abortable = True
+
+
+class TableDataError(TxnLogError):
+    """Rows that the schema of a table refuses: null in a NOT NULL column, another type."""
+
+    abortable = True
+
+
+class TableChangedError(TxnLogError):
+    """The table was changed so that what is staged does not fit it any more; says how.
+
+    With `decided` the transaction is committed: all else has it, and this table gets
+    it once the change is undone.
+    """
+
+    abortable = True
 
 
 # -- clients -------------------------------------------------------------------------------------
