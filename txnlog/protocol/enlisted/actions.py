@@ -1,23 +1,29 @@
 """Actions of the log of an enlisted table, which other tools write, and the table's state.
 
-Fields of these actions that nothing here depends on are skipped: such a table may have any feature
-of Delta that `features` knows. A value of another type is refused when it is read.
+Of others' actions only fields are decoded that something here depends on: such a table may have any
+feature of Delta that `features` knows. A value of another type is refused when it is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
-from txnlog.protocol.decoding import Int64, Natural
+from txnlog.protocol.decoding import Int64, Natural, nesting_error
 
 ROW_TRACKING = "delta.rowTracking"
 """The domain that holds the highest row id."""
 
+_LINES_FREE = 1_000
+_LINE_BYTES_MIN = 8
 
-class _Action(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+
+class _Action(
+    msgspec.Struct, frozen=True, kw_only=True, gc=False, rename="camel", omit_defaults=True
+):
     """An action in Delta's spelling; absent and null fields are not written."""
 
 
@@ -78,44 +84,144 @@ class DeletionVector(_Action, frozen=True):
     offset: Natural | None = None
 
 
-class AddFile(_Action, frozen=True):
-    """A data file: staged, or live. Partition columns are named physically."""
+class LiveFile(_Action, frozen=True):
+    """A file of the table, with what its removal repeats. Partition columns have physical names."""
 
     path: str
     partition_values: dict[str, str | None]
     size: Natural
-    modification_time: Int64 = 0
-    data_change: bool | None = None
-    stats: str | None = None
     tags: dict[str, str | None] | None = None
     deletion_vector: DeletionVector | None = None
     base_row_id: Natural | None = None
     default_row_commit_version: Natural | None = None
 
 
-class RemoveFile(_Action, frozen=True):
-    """A file that is no longer live."""
+class AddFile(LiveFile, frozen=True, kw_only=True):
+    """A file to add."""
+
+    modification_time: Int64
+    data_change: bool
+    stats: str
+
+
+class RemoveFile(LiveFile, frozen=True, kw_only=True):
+    """A live file to remove."""
+
+    deletion_timestamp: Int64
+    data_change: bool
+    extended_file_metadata: bool
+
+
+class Removed(_Action, frozen=True):
+    """Of the removal of a file, by any writer, what is read."""
 
     path: str
-    deletion_timestamp: Int64 | None = None
-    data_change: bool | None = None
-    extended_file_metadata: bool | None = None
-    partition_values: dict[str, str | None] | None = None
-    size: Int64 | None = None
-    tags: dict[str, str | None] | None = None
-    deletion_vector: DeletionVector | None = None
-    base_row_id: Natural | None = None
-    default_row_commit_version: Natural | None = None
 
 
 class CommitInfo(_Action, frozen=True):
-    """Of any writer's commitInfo what is needed here; `write_id` is in those of txnlog."""
+    """Of any writer's commitInfo what is read; `write_id` is in those of txnlog."""
 
     in_commit_timestamp: Int64 | None = None
     write_id: str = msgspec.field(default="", name="txnlogWriteId")
 
 
-Action = Protocol | TableMetadata | DomainMetadata | Txn | AddFile | RemoveFile | CommitInfo
+class PublicationInfo(CommitInfo, frozen=True, kw_only=True):
+    """The commitInfo of a publication."""
+
+    timestamp: Int64
+    operation: str
+    operation_parameters: dict[str, str]
+    operation_metrics: dict[str, str]
+    is_blind_append: bool
+    engine_info: str
+    txn_id: str
+    read_version: Natural
+    tags: dict[str, str] | None = None
+
+
+class Sidecar(_Action, frozen=True):
+    """A file beside a checkpoint, with actions of it."""
+
+    path: str
+
+
+Action = (
+    Protocol
+    | TableMetadata
+    | DomainMetadata
+    | Txn
+    | LiveFile
+    | AddFile
+    | RemoveFile
+    | Removed
+    | Sidecar
+    | CommitInfo
+    | PublicationInfo
+)
+
+_FIELDS: Mapping[type, str] = {
+    Protocol: "protocol",
+    TableMetadata: "metaData",
+    DomainMetadata: "domainMetadata",
+    Txn: "txn",
+    AddFile: "add",
+    RemoveFile: "remove",
+    PublicationInfo: "commitInfo",
+}
+
+
+class _Line(msgspec.Struct, frozen=True, rename="camel"):
+    """One line of a commit; others' kinds of actions are skipped."""
+
+    commit_info: CommitInfo | None = None
+    protocol: Protocol | None = None
+    meta_data: TableMetadata | None = None
+    txn: Txn | None = None
+    domain_metadata: DomainMetadata | None = None
+
+
+class _LineWithFiles(_Line, frozen=True):
+    add: LiveFile | None = None
+    remove: Removed | None = None
+    sidecar: Sidecar | None = None
+
+
+_LINES = msgspec.json.Decoder(_Line)
+_LINES_WITH_FILES = msgspec.json.Decoder(_LineWithFiles)
+
+
+def decode_actions(data: bytes, *, files: bool) -> list[Action]:
+    """The actions of a commit; those of files only if asked for.
+
+    Raises ValueError, msgspec.MsgspecError for a commit that is truncated or garbled.
+    """
+    lines = decode_lines(_LINES_WITH_FILES if files else _LINES, data)
+    if not lines:
+        raise ValueError("it is empty")
+    found = (getattr(line, name) for line in lines for name in line.__struct_fields__)
+    return [action for action in found if action is not None]
+
+
+def decode_lines(decoder: msgspec.json.Decoder[Any], data: bytes) -> list[Any]:
+    """JSON lines. Raises ValueError, msgspec.MsgspecError."""
+    # Each line shorter than any action would become an object of many times its size.
+    if data.count(b"\n") > _LINES_FREE + len(data) // _LINE_BYTES_MIN:
+        raise ValueError("its lines are too short for actions")
+    try:
+        return decoder.decode_lines(data)
+    except RecursionError as error:
+        raise nesting_error(data, error) from error
+
+
+def encode_actions(actions: Iterable[Action]) -> bytes:
+    """One action per line."""
+    lines = [{_FIELDS[type(action)]: action} for action in actions]
+    return msgspec.json.Encoder().encode_lines(lines)
+
+
+def file_name(path: str) -> str:
+    """The last part of a path, which is unique; writers may spell the folders differently."""
+    return path.rpartition("/")[2]
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -124,6 +230,11 @@ class Definition(msgspec.Struct, frozen=True):
     protocol: Protocol
     metadata: TableMetadata
     domains: Mapping[str, str] = {}
+
+    @property
+    def column_mapping(self) -> str:
+        """none, name or id."""
+        return self.metadata.get("delta.columnMapping.mode", "none").lower()
 
 
 @dataclass(slots=True)
@@ -141,7 +252,7 @@ class TableState:
     domains: dict[str, str] = field(default_factory=dict)
     txns: dict[str, int] = field(default_factory=dict)
     in_commit_ms: int | None = None
-    files: dict[str, AddFile] | None = None
+    files: dict[str, LiveFile] | None = None
     removed: set[str] | None = None
 
     @property
@@ -153,4 +264,29 @@ class TableState:
 
     def apply(self, version: int, actions: Iterable[Action]) -> None:
         """Apply a commit, or a checkpoint as one."""
-        raise NotImplementedError
+        self.in_commit_ms = None
+        adds: list[LiveFile] = []
+        for action in actions:
+            match action:
+                case CommitInfo():
+                    self.in_commit_ms = action.in_commit_timestamp
+                case Protocol():
+                    self.protocol = action
+                case TableMetadata():
+                    self.metadata = action
+                case Txn():
+                    self.txns[action.app_id] = action.version
+                case DomainMetadata(removed=True):
+                    self.domains.pop(action.domain, None)
+                case DomainMetadata():
+                    self.domains[action.domain] = action.configuration
+                case Removed() if self.files is not None:
+                    self.files.pop(action.path, None)
+                    if self.removed is not None:
+                        self.removed.add(file_name(action.path))
+                case LiveFile():
+                    adds.append(action)
+        # A commit that changes a file's deletion vector removes the path and adds it, in any order.
+        if self.files is not None:
+            self.files.update((add.path, add) for add in adds)
+        self.version = version

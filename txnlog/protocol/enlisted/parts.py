@@ -6,34 +6,67 @@ can publish them. Row ids, versions and timestamps are filled in then, from the 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
-from txnlog.protocol.enlisted.actions import AddFile, Definition, TableState
+from txnlog.errors import CorruptLogError, TableDataError
+from txnlog.protocol.decoding import Int64, Natural
+from txnlog.protocol.enlisted.actions import (
+    ROW_TRACKING,
+    Action,
+    AddFile,
+    Definition,
+    DomainMetadata,
+    LiveFile,
+    Protocol,
+    PublicationInfo,
+    RemoveFile,
+    TableMetadata,
+    TableState,
+    Txn,
+    decode_lines,
+)
+from txnlog.protocol.enlisted.features import features_of
+from txnlog.protocol.enlisted.schemas import (
+    Field,
+    is_in_partition,
+    partition_fields,
+    partition_text,
+)
 
 STAGING = "_txnlog"
 """Folder of a table for staged files and part files, by cluster id; VACUUM of others leaves it."""
 
 Mode = Literal["append", "overwrite"]
+Partition = dict[str, str | None]
+"""Some or all partition columns, by physical name, with values as an add has them."""
+
+_LEAVES_TABLE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:|/|(?:.*/)?\.\.(?:/|\Z)", re.DOTALL)
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Files to add; with mode overwrite, what is live in `partitions` then (None: all) is removed.
 
-    `partitions` are partition values as an add has them. `definition` is the table's when the files
-    were staged, at version `read_version`.
+    `definition` is the table's when the files were staged, at version `read_version`.
     """
 
     mode: Mode
-    partitions: tuple[dict[str, str | None], ...] | None = None
-    read_version: int
+    partitions: tuple[Partition, ...] | None = None
+    read_version: Natural
     definition: Definition
     adds: tuple[AddFile, ...]
 
     @property
     def num_records(self) -> int:
-        raise NotImplementedError
+        return sum(map(num_records, self.adds))
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(add.size for add in self.adds)
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +81,47 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     decided_ms: int
 
 
+def new_part(
+    state: TableState,
+    adds: Sequence[AddFile],
+    *,
+    mode: Mode,
+    partitions: Sequence[Mapping[str, object]] | None = None,
+) -> Part:
+    """The part of files that were staged under `state`.
+
+    `partitions`, which an overwrite replaces, are values by the names of partition columns, of all
+    or of some. Raises TableDataError for names or rows that are not of these partitions.
+    """
+    fields = partition_fields(state.definition)
+    physical = {field.name: name for name, field in fields.items()}
+    try:
+        if partitions is not None and mode == "append":
+            raise ValueError("only an overwrite replaces partitions")
+        if unknown := sorted({name for each in partitions or () for name in each} - set(physical)):
+            columns = ", ".join(map(repr, physical)) or "none"
+            raise ValueError(f"{unknown[0]!r} is no partition column; it has {columns}")
+        replaced = None
+        if partitions is not None:
+            replaced = tuple(
+                {physical[name]: partition_text(value) for name, value in each.items()}
+                for each in partitions
+            )
+        part = Part(
+            mode=mode,
+            partitions=replaced,
+            read_version=state.version,
+            definition=state.definition,
+            adds=tuple(adds),
+        )
+        check_part(part)
+    except ValueError as error:
+        raise TableDataError(
+            f"{state.url}: {error}. Nothing was written.", url=state.url
+        ) from error
+    return part
+
+
 def app_id_of(cluster_id: str, producer_id: int) -> str:
     """The appId of a producer in every enlisted table; its version is the transaction's epoch."""
     return f"txnlog/{cluster_id}/{producer_id}"
@@ -58,21 +132,198 @@ def staging_folder(cluster_id: str) -> str:
     return f"{STAGING}/{cluster_id}"
 
 
+class _Stats(msgspec.Struct, rename="camel"):
+    num_records: Natural
+
+
+_STATS = msgspec.json.Decoder(_Stats)
+
+
+def num_records(add: AddFile) -> int:
+    """The rows of a file. Raises msgspec.MsgspecError for a file without their number."""
+    return _STATS.decode(add.stats).num_records
+
+
+# -- the part file -------------------------------------------------------------------------------
+
+
+class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    mode: Mode
+    partitions: tuple[Partition, ...] | None
+    read_version: Natural
+
+
+class _Line(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    txnlog_part: _Head | None = None
+    protocol: Protocol | None = None
+    meta_data: TableMetadata | None = None
+    domain_metadata: DomainMetadata | None = None
+    add: AddFile | None = None
+
+
+_LINES = msgspec.json.Decoder(_Line)
+
+
 def encode_part(part: Part) -> bytes:
-    """The part file."""
-    raise NotImplementedError
+    """The part file: a line about the part, the table's definition, the files."""
+    definition = part.definition
+    lines: list[dict[str, object]] = [
+        {"txnlogPart": _Head(1, part.mode, part.partitions, part.read_version)},
+        {"protocol": definition.protocol},
+        {"metaData": definition.metadata},
+    ]
+    lines += [
+        {"domainMetadata": DomainMetadata(domain=name, configuration=text)}
+        for name, text in sorted(definition.domains.items())
+    ]
+    lines += [{"add": add} for add in part.adds]
+    return msgspec.json.Encoder().encode_lines(lines)
 
 
 def decode_part(data: bytes, *, source: str) -> Part:
     """Parse a part file. Raises CorruptLogError naming `source` if it is invalid."""
-    raise NotImplementedError
+    try:
+        return _part(decode_lines(_LINES, data))
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise CorruptLogError(
+            f"{source}: this file of a decided transaction is truncated or garbled ({error}). Its "
+            "rows cannot be published without it. Restore this very file from a backup of the "
+            "table.",
+            file=source,
+        ) from error
+
+
+def _part(lines: Sequence[_Line]) -> Part:
+    heads = [line.txnlog_part for line in lines if line.txnlog_part is not None]
+    protocols = [line.protocol for line in lines if line.protocol is not None]
+    metadata = [line.meta_data for line in lines if line.meta_data is not None]
+    if not len(heads) == len(protocols) == len(metadata) == 1:
+        raise ValueError("it must have one line txnlogPart, one protocol and one metaData")
+    domains = [line.domain_metadata for line in lines if line.domain_metadata is not None]
+    part = Part(
+        mode=heads[0].mode,
+        partitions=heads[0].partitions,
+        read_version=heads[0].read_version,
+        definition=Definition(
+            protocols[0], metadata[0], {each.domain: each.configuration for each in domains}
+        ),
+        adds=tuple(line.add for line in lines if line.add is not None),
+    )
+    check_part(part)
+    return part
+
+
+def check_part(part: Part) -> None:
+    """Raise ValueError, msgspec.MsgspecError for a part that could not be published."""
+    fields = partition_fields(part.definition)
+    for partition in part.partitions or ():
+        if unknown := partition.keys() - fields.keys():
+            raise ValueError(f"{sorted(unknown)} are no partition columns")
+    for add in part.adds:
+        num_records(add)
+        if _LEAVES_TABLE.match(add.path):
+            raise ValueError(f"the path {add.path!r} is not below the table")
+        if add.partition_values.keys() != fields.keys():
+            raise ValueError(f"{add.path!r} has no value of each partition column")
+        if part.partitions is not None and not _is_replaced(part, add, fields):
+            raise ValueError(f"rows of {add.partition_values} are in no partition to overwrite")
+
+
+# -- the publication -----------------------------------------------------------------------------
 
 
 def publication(
     part: Part, state: TableState, decided: Decided, *, write_id: str, engine: str, now_ms: int
-) -> list[dict[str, Any]]:
+) -> list[Action]:
     """The actions of the commit that publishes a part as the next version after `state`.
 
-    The part is compatible with the state; an overwrite needs `state.files`.
+    The part is compatible with the state; an overwrite needs `state.files`. Raises ValueError,
+    msgspec.MsgspecError for a log whose row ids or in-commit timestamps cannot be continued.
     """
-    raise NotImplementedError
+    definition = state.definition
+    tracks_rows = "rowTracking" in features_of(definition.protocol) and not (
+        definition.metadata.is_on("delta.rowTrackingSuspended")
+    )
+    removes = list(_removes(part, state, now_ms)) if part.mode == "overwrite" else []
+    info = PublicationInfo(
+        in_commit_timestamp=_in_commit_ms(state, now_ms),
+        timestamp=now_ms,
+        operation="WRITE",
+        operation_parameters={
+            "mode": "Append" if part.mode == "append" else "Overwrite",
+            "partitionBy": msgspec.json.encode(definition.metadata.partition_columns).decode(),
+        },
+        operation_metrics={
+            "numFiles": str(len(part.adds)),
+            "numOutputRows": str(part.num_records),
+            "numOutputBytes": str(part.size_bytes),
+            "numRemovedFiles": str(len(removes)),
+        },
+        is_blind_append=part.mode == "append" and decided.is_blind,
+        engine_info=engine,
+        txn_id=write_id,
+        write_id=write_id,
+        read_version=state.version,
+        tags={"delta.rowTracking.preserved": "true"} if tracks_rows else None,
+    )
+    txn = Txn(app_id=decided.app_id, version=decided.epoch, last_updated=now_ms)
+    if not tracks_rows:
+        return [info, txn, *removes, *part.adds]
+    first_id = _highest_row_id(state) + 1
+    adds, next_id = [], first_id
+    for add in part.adds:
+        version = state.version + 1
+        adds.append(replace(add, base_row_id=next_id, default_row_commit_version=version))
+        next_id += num_records(add)
+    highest = msgspec.json.encode({"rowIdHighWaterMark": next_id - 1}).decode()
+    return [info, txn, DomainMetadata(domain=ROW_TRACKING, configuration=highest), *removes, *adds]
+
+
+def _in_commit_ms(state: TableState, now_ms: int) -> int | None:
+    """The next in-commit timestamp, above that of the newest commit; None where they are off."""
+    if not state.definition.metadata.is_on("delta.enableInCommitTimestamps"):
+        return None
+    if state.in_commit_ms is None:
+        raise ValueError("its newest commit has no in-commit timestamp, and the table has them")
+    return max(now_ms, state.in_commit_ms + 1)
+
+
+class _RowTracking(msgspec.Struct, rename="camel"):
+    row_id_high_water_mark: Int64
+
+
+_ROW_TRACKING = msgspec.json.Decoder(_RowTracking)
+
+
+def _highest_row_id(state: TableState) -> int:
+    text = state.domains.get(ROW_TRACKING)
+    return -1 if text is None else _ROW_TRACKING.decode(text).row_id_high_water_mark
+
+
+def _removes(part: Part, state: TableState, now_ms: int) -> Iterator[RemoveFile]:
+    """What is live in the part's partitions now, with its deletion vectors."""
+    assert state.files is not None
+    fields = partition_fields(state.definition)
+    for path, live in sorted(state.files.items()):
+        if not _is_replaced(part, live, fields):
+            continue
+        yield RemoveFile(
+            path=path,
+            partition_values=live.partition_values,
+            size=live.size,
+            tags=live.tags,
+            deletion_vector=live.deletion_vector,
+            base_row_id=live.base_row_id,
+            default_row_commit_version=live.default_row_commit_version,
+            deletion_timestamp=now_ms,
+            data_change=True,
+            extended_file_metadata=True,
+        )
+
+
+def _is_replaced(part: Part, file: LiveFile, fields: Mapping[str, Field]) -> bool:
+    """Whether a file is in what an overwrite replaces."""
+    return part.partitions is None or any(
+        is_in_partition(file.partition_values, partition, fields) for partition in part.partitions
+    )

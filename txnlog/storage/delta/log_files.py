@@ -17,8 +17,13 @@ _MISSED_MAX = 10_000
 """Largest hole in a listing, which is no snapshot; a larger hole is damage."""
 
 
+def log_folder(table: str) -> str:
+    """The folder of a table's log; "" is the table at the store's own URL."""
+    return f"{table}/_delta_log" if table else "_delta_log"
+
+
 def commit_path(table: str, version: int) -> str:
-    return f"{table}/_delta_log/{version:020}.json"
+    return f"{log_folder(table)}/{version:020}.json"
 
 
 def checkpoint_path(table: str, version: int) -> str:
@@ -101,7 +106,7 @@ class Hint(NamedTuple):
 def read_hint(store: ObjectStore, table: str) -> Hint | None:
     """`_last_checkpoint`, if it exists and holds a version."""
     try:
-        data = store.get(f"{table}/_delta_log/_last_checkpoint")
+        data = store.get(f"{log_folder(table)}/_last_checkpoint")
         found = _HINT.decode(data)
     # ValueError: also for bytes that are not UTF-8. Without a valid hint the log is listed.
     except (ObjectNotFoundError, CorruptLogError, msgspec.MsgspecError, ValueError, RecursionError):

@@ -1,24 +1,64 @@
-"""The log of an enlisted Delta table, at any URL: others write it, too.
+"""The log of an enlisted Delta table: what is staged for it, and the commit that publishes that.
 
-Nothing is assumed of the other writers but that each creates a version only if it is absent.
+After a publication the commit before it is read again: see enlisted_reader. Without it the log was
+cleaned up or made again in between, and the publication is in no log that anyone reads.
 """
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from txnlog.protocol.enlisted.actions import TableState
-from txnlog.protocol.enlisted.parts import Decided, Part
+import msgspec
+
+from txnlog.errors import (
+    ConcurrentTransactionsError,
+    CorruptLogError,
+    NothingWrittenError,
+    NotSyncedError,
+    StorageError,
+    TableChangedError,
+    TxnLogError,
+    UnknownTableError,
+)
+from txnlog.protocol.contention import retry_ms
+from txnlog.protocol.enlisted.actions import CommitInfo, encode_actions, file_name
+from txnlog.protocol.enlisted.compatibility import unpublishable
+from txnlog.protocol.enlisted.features import (
+    DAY_MS,
+    FILE_RETENTION,
+    TXN_RETENTION,
+    check_enlistable,
+    retention_ms,
+)
+from txnlog.protocol.enlisted.parts import (
+    Decided,
+    Part,
+    check_part,
+    decode_part,
+    encode_part,
+    publication,
+    staging_folder,
+)
+from txnlog.storage.delta.actions import ENGINE, digest_of
+from txnlog.storage.delta.log_files import commit_path
+from txnlog.storage.delta.transact import CONFLICTS_MAX, UNKNOWNS_MAX
 from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.enlisted_reader import EnlistedReader
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Our commit has this version; to be proved before the transaction is completed."""
+    """Our commit has this version; to be proved before the transaction is completed.
+
+    `before` is the digest of the commit before it.
+    """
 
     version: int
     write_id: str
+    before: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,35 +87,59 @@ class PartFile:
     digest: str
 
 
-class EnlistedLog:
-    """The log of the table at the URL of `store`. Not thread-safe; the constructor does no I/O.
-
-    `now_ms` is the time of the root's store. All methods raise StorageError and UnknownTableError
-    (no log at this URL); CorruptLogError, which names the URL and the version.
-    """
+class EnlistedLog(EnlistedReader):
+    """Follows the log of a table, and publishes parts in it. `now_ms`: the root's store's time."""
 
     def __init__(self, store: ObjectStore, now_ms: Callable[[], int]) -> None:
-        self.store = store
-        self.state = TableState(store.url)
+        super().__init__(store)
+        self._now_ms = now_ms
 
-    def refresh(self) -> None:
-        """Bring `state` up to the head of the log."""
-        raise NotImplementedError
+    # -- parts -----------------------------------------------------------------------------------
 
     def check(self, part: Part) -> None:
         """Before the decision, after `refresh`: whether a part could be published now.
 
         Raises TableFeatureError, TableChangedError, UnknownTableError (another table).
         """
-        raise NotImplementedError
+        check_enlistable(self.state)
+        definition = self.state.definition
+        if definition.metadata.id != part.definition.metadata.id:
+            raise UnknownTableError(
+                f"{self.store.url} was dropped and made again since the data was staged: its id is "
+                f"{definition.metadata.id}, not {part.definition.metadata.id}. Nothing was "
+                "written. Enlist the new table.",
+                url=self.store.url,
+            )
+        if why := unpublishable(part, definition):
+            raise TableChangedError(
+                f"{self.store.url}: the staged data does not fit the table as of version "
+                f"{self.state.version}: {why}. Nothing was written. Stage it again.",
+                url=self.store.url,
+            )
 
     def put_part(self, part: Part, *, cluster_id: str) -> PartFile:
-        """Write the part file, which no log refers to."""
-        raise NotImplementedError
+        """Write the part file, which no log refers to. Raises ValueError for an invalid part."""
+        check_part(part)
+        data = encode_part(part)
+        path = f"{staging_folder(cluster_id)}/{os.urandom(16).hex()}.json"
+        self.store.make_folder(staging_folder(cluster_id))
+        self.store.put_new(path, data)
+        return PartFile(path, len(data), digest_of(data))
 
     def read_part(self, file: PartFile) -> Part:
         """Read a part file. Raises CorruptLogError, ObjectNotFoundError."""
-        raise NotImplementedError
+        source = f"{self.store.url}/{file.path}"
+        data = self.store.get(file.path)
+        if digest_of(data) != file.digest:
+            raise CorruptLogError(
+                f"{source}: this file of a decided transaction is not the one that was decided. "
+                "Its rows cannot be published without it. Restore this very file from a backup of "
+                "the table.",
+                file=source,
+            )
+        return decode_part(data, source=source)
+
+    # -- publication -----------------------------------------------------------------------------
 
     def publish(
         self,
@@ -92,10 +156,150 @@ class EnlistedLog:
         `is_head_read`: the state is as of a moment ago, so the first put needs no reading.
         Raises TableChangedError with `decided`.
         """
-        raise NotImplementedError
+        unknowns = 0
+        for attempt in range(CONFLICTS_MAX):
+            is_guess = attempt == 0 and is_head_read and self._is_trusted()
+            if not is_guess:
+                self.refresh()
+            try:
+                settled = self._settled(part, decided)
+                if settled is not None or not (is_guess or is_still_decided()):
+                    if is_guess:
+                        continue
+                    return settled
+                published = self._put(part, decided)
+            except (NothingWrittenError, NotSyncedError):
+                raise
+            except StorageError:
+                # It may have landed, or may still land: then the next reading finds its txn, or
+                # the slot is taken by another commit of the same txn.
+                unknowns += 1
+                if unknowns == UNKNOWNS_MAX:
+                    raise
+                self.store.back_off(attempt + 3)
+                continue
+            except TxnLogError:
+                if is_guess:
+                    continue
+                raise
+            if published is not None:
+                return published
+            latency_ms, jitter = self.store.latency.ms, random.random()
+            self.store.clock.sleep_ms(retry_ms(attempt, latency_ms=latency_ms, jitter=jitter))
+        raise ConcurrentTransactionsError(
+            f"{self.store.url}: other writers won {CONFLICTS_MAX} versions in a row; try again.",
+            url=self.store.url,
+        )
 
-    def prove(self, published: Published) -> bool:
-        """Whether the version before the publication is there; else the log was cleaned up or made
-        again meanwhile: our commit is deleted if it is still ours, and is to be published again.
+    def _settled(self, part: Part, decided: Decided) -> Publication | None:
+        """What needs no put: the part is published, or its table is gone.
+
+        Raises TableChangedError with `decided` for a table that the part does not fit.
         """
-        raise NotImplementedError
+        definition = self.state.definition
+        if definition.metadata.id != part.definition.metadata.id:
+            return TableReplaced(definition.metadata.id)
+        if self.state.txns.get(decided.app_id, -1) >= decided.epoch:
+            return AlreadyPublished(self.state.version)
+        if self._was_published(part, decided):
+            return AlreadyPublished(self.state.version)
+        if why := unpublishable(part, definition):
+            raise self._blocked(f"{why}. Undo that change, and the rows are published")
+        if part.mode == "overwrite" and self.state.files is None:
+            self._open(files=True)
+            return self._settled(part, decided)
+        return None
+
+    def _was_published(self, part: Part, decided: Decided) -> bool:
+        """Whether an old part is in the table, although its txn is not.
+
+        A table with a retention of transactions forgets them; then the files tell.
+        """
+        kept_ms = self._retention_ms(TXN_RETENTION)
+        age_ms = self._now_ms() - decided.decided_ms
+        if age_ms <= min(7 * DAY_MS, kept_ms or 7 * DAY_MS) / 2:
+            return False
+        if kept_ms is not None and (
+            not part.adds or age_ms > (self._retention_ms(FILE_RETENTION) or 0)
+        ):
+            raise self._blocked(
+                "it was decided so long ago that the table may have forgotten whether it is "
+                "published. Look for the rows in the table, then discard the part, or restage it"
+            )
+        if self.state.files is None:
+            self._open(files=True)
+        live, removed = self.state.files or {}, self.state.removed or set()
+        if part.mode == "append":
+            # A long list, and no append needs it.
+            self.state.files = self.state.removed = None
+        names = {file_name(add.path) for add in part.adds}
+        return not names.isdisjoint(removed) or not names.isdisjoint(map(file_name, live))
+
+    def _retention_ms(self, name: str) -> float | None:
+        try:
+            return retention_ms(self.state.definition, name)
+        except ValueError:
+            return 0
+
+    def _blocked(self, why: str) -> TableChangedError:
+        return TableChangedError(
+            f"{self.store.url}: the transaction is committed, but its rows for this table cannot "
+            f"be published as of version {self.state.version}: {why}.",
+            url=self.store.url,
+            decided=True,
+            abortable=False,
+        )
+
+    def _put(self, part: Part, decided: Decided) -> Published | None:
+        """One attempt at the next version; None if another commit is there."""
+        version, before = self.state.version + 1, self._digest
+        write_id = os.urandom(16).hex()
+        now_ms = self._now_ms()
+        try:
+            actions = publication(
+                part, self.state, decided, write_id=write_id, engine=ENGINE, now_ms=now_ms
+            )
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise self._damaged(self.state.version, str(error)) from error
+        data = encode_actions(actions)
+        # D54: what could not be read back is not written.
+        self._decoded(version, data)
+        if not self.store.put_if_absent(commit_path("", version), data):
+            return None
+        self._take(version, data)
+        return Published(version, write_id, before)
+
+    def prove(self, published: Published, part: Part, decided: Decided) -> bool:
+        """Whether the version before the publication is there, so that it continues the log that
+        was read. Else our commit is deleted if it is still ours, and is to be published again.
+        """
+        version = published.version
+        before = self._get(commit_path("", version - 1))
+        if before is not None and digest_of(before) == published.before:
+            return True
+        path = commit_path("", version)
+        found = self._get(path)
+        if found is not None and self._write_id(version, found) == published.write_id:
+            if self._is_of_log(part, decided):
+                return True
+            self.store.delete([path])
+        self._confirmed = None
+        return False
+
+    def _is_of_log(self, part: Part, decided: Decided) -> bool:
+        """Whether the log, opened again, has a publication of the part: what was before it may have
+        been cleaned up since then.
+        """
+        try:
+            self._open(files=self.state.files is not None)
+        except (CorruptLogError, UnknownTableError):
+            return False
+        is_same = self.state.definition.metadata.id == part.definition.metadata.id
+        return is_same and self.state.txns.get(decided.app_id, -1) >= decided.epoch
+
+    def _write_id(self, version: int, data: bytes) -> str:
+        try:
+            actions = self._decoded(version, data)
+        except CorruptLogError:
+            return ""
+        return next((each.write_id for each in actions if isinstance(each, CommitInfo)), "")
