@@ -6,7 +6,6 @@ are published if they are as right after the change as they would have been befo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,7 +38,6 @@ _WIDER: Mapping[str, tuple[str, ...]] = {
 }
 _INTEGER_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 """Digits before the point that Delta asks of a decimal to which an integer type is widened."""
-_LENGTH = re.compile(r"(char|varchar)\((\d{1,9})\)\Z")
 
 
 def unpublishable(part: Part, now: Definition) -> str | None:
@@ -150,8 +148,7 @@ def _new_rule(was: Definition, now: Definition) -> str | None:
     """A rule with which the rows of the files were not checked."""
     before = _rules_of(was)
     for (kind, name), rule in _rules_of(now).items():
-        there = before.get((kind, name))
-        if there != rule and not (kind == TEXT_LENGTH and _is_longer(there, rule)):
+        if before.get((kind, name)) != rule:
             return f"{name!r} has a new rule: {rule[:200]}"
     return None
 
@@ -181,11 +178,3 @@ def _rules_of(definition: Definition) -> dict[tuple[str, str], str]:
 
     collect(schema_of(definition), ())
     return found
-
-
-def _is_longer(was: str | None, now: str) -> bool:
-    """Whether each text of the old length, char(n) or varchar(n), is one of the new."""
-    before, after = _LENGTH.match(was or ""), _LENGTH.match(now)
-    return bool(
-        before and after and before[1] == after[1] == "varchar" and int(before[2]) <= int(after[2])
-    )
