@@ -1,0 +1,119 @@
+"""A Delta table of another writer, made of plain JSON in any store, and what readers see of it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+from tests.protocol.enlisted_tables import add
+from txnlog.protocol.enlisted.parts import Decided, Mode, Part, app_id_of, new_part
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.enlisted_log import EnlistedLog
+
+SCHEMA = json.dumps(
+    {
+        "type": "struct",
+        "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}],
+    }
+)
+PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+
+_timestamps = itertools.count(1)
+"""Two commits of writers are never the same."""
+
+
+def metadata(table_id: str = "t-1", **configuration: str) -> Any:
+    """Keywords are properties with _ for a dot."""
+    return {
+        "metaData": {
+            "id": table_id,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": SCHEMA,
+            "partitionColumns": [],
+            "configuration": {name.replace("_", "."): v for name, v in configuration.items()},
+        }
+    }
+
+
+def file(path: str) -> Any:
+    return {
+        "add": {
+            "path": path,
+            "partitionValues": {},
+            "size": 1,
+            "modificationTime": 1,
+            "dataChange": True,
+            "stats": '{"numRecords":1}',
+        }
+    }
+
+
+def slot(version: int) -> str:
+    return f"_delta_log/{version:020}.json"
+
+
+def lines(*actions: Any) -> bytes:
+    info = {"commitInfo": {"operation": "WRITE", "timestamp": next(_timestamps)}}
+    return "\n".join(json.dumps(action) for action in (info, *actions)).encode()
+
+
+class ForeignTable:
+    """Another writer, which puts its commits if absent."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+
+    def create(self, table_id: str = "t-1", **configuration: str) -> None:
+        self.put(0, PROTOCOL, metadata(table_id, **configuration))
+
+    def put(self, version: int, *actions: Any) -> None:
+        assert self.store.put_if_absent(slot(version), lines(*actions))
+
+    def append(self, *actions: Any) -> int:
+        """Commit at the end of the log."""
+        version = len(self.commits())
+        self.put(version, *(actions or (file(f"foreign-{version}"),)))
+        return version
+
+    def commits(self) -> list[list[Any]]:
+        """All commits from version 0 on: no hole, no other file."""
+        names = sorted(each.path for each in self.store.list("_delta_log"))
+        assert names == [slot(version) for version in range(len(names))]
+        return [[json.loads(line) for line in self.store.get(n).splitlines()] for n in names]
+
+    def paths(self) -> list[str]:
+        """What is live, with each path as often as it was added."""
+        live: list[str] = []
+        for commit in self.commits():
+            gone = {action["remove"]["path"] for action in commit if "remove" in action}
+            live = [path for path in live if path not in gone]
+            live += [action["add"]["path"] for action in commit if "add" in action]
+        return live
+
+    def txns(self) -> list[tuple[str, int]]:
+        """The txn of each commit that has one."""
+        found = [action["txn"] for commit in self.commits() for action in commit if "txn" in action]
+        return [(txn["appId"], txn["version"]) for txn in found]
+
+
+def opened(store: ObjectStore) -> EnlistedLog:
+    """A process's log of the table, as of its head."""
+    log = EnlistedLog(store, store.clock.now_ms)
+    log.refresh()
+    return log
+
+
+def part_of(log: EnlistedLog, name: str = "part-1", mode: Mode = "append") -> Part:
+    """One staged file; it is in no store."""
+    return new_part(log.state, [add(f"_txnlog/c/{name}.parquet", nulls={"id": 0})], mode=mode)
+
+
+def decided(log: EnlistedLog, epoch: int = 0) -> Decided:
+    now_ms = log.store.clock.now_ms()
+    return Decided(app_id=app_id_of("c", 7), epoch=epoch, is_blind=True, decided_ms=now_ms)
+
+
+def yes() -> bool:
+    """The row still says that the transaction is decided."""
+    return True
