@@ -10,7 +10,7 @@ from tests.protocol.enlisted_tables import add, column, definition, struct
 from txnlog.protocol.enlisted.actions import AddFile, Definition
 from txnlog.protocol.enlisted.compatibility import incompatible, unpublishable
 from txnlog.protocol.enlisted.parts import Part
-from txnlog.protocol.enlisted.schemas import TEXT_LENGTH
+from txnlog.protocol.enlisted.schemas import DEFAULT, TEXT_LENGTH
 
 ID, V = column("id"), column("v", "string")
 MAPPED = {"features": ("columnMapping",), "delta_columnMapping_mode": "name"}
@@ -36,7 +36,10 @@ COMPATIBLE: dict[str, Case] = {
     "nothing": (definition(ID), definition(ID)),
     "comment and order": (definition(ID, V), definition(V, column("id", comment="the key"))),
     "new nullable column": (definition(ID), definition(ID, V)),
-    "new column with a default": (definition(ID), definition(ID, column("v", CURRENT_DEFAULT="1"))),
+    "new column with a default": (
+        definition(ID),
+        definition(ID, {**V, "metadata": {DEFAULT: "1"}}),
+    ),
     "new nullable field": (
         definition(column("s", struct(ID))),
         definition(column("s", struct(ID, V))),

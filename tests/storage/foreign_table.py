@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import Any
+from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from tests.protocol.enlisted_tables import add
 from txnlog.protocol.enlisted.parts import Decided, Mode, Part, app_id_of, new_part
 from txnlog.storage.store.objects import ObjectStore
-from txnlog.storage.tables.enlisted_log import EnlistedLog
+from txnlog.storage.tables.enlisted_files import stage
+from txnlog.storage.tables.enlisted_log import EnlistedLog, PartFile, Publication, Published
 
 SCHEMA = json.dumps(
     {
@@ -112,6 +115,36 @@ def part_of(log: EnlistedLog, name: str = "part-1", mode: Mode = "append") -> Pa
 def decided(log: EnlistedLog, epoch: int = 0) -> Decided:
     now_ms = log.store.clock.now_ms()
     return Decided(app_id=app_id_of("c", 7), epoch=epoch, is_blind=True, decided_ms=now_ms)
+
+
+class Staged(NamedTuple):
+    """A part that a process staged for the table at `url`, and what it decided."""
+
+    url: str
+    file: PartFile
+    decided: Decided
+
+
+def staged_part(
+    url: object, rows: pa.Table, *, mode: Mode = "append", epoch: int = 0, partitions: Any = None
+) -> Staged:
+    """Stage rows, check them, and write the part file, as a transaction does before it decides."""
+    store = ObjectStore.from_url(str(url), create=False)
+    log = opened(store)
+    adds = stage(store, rows, log.state.definition, cluster_id="c", now_ms=store.clock.now_ms())
+    part = new_part(log.state, adds, mode=mode, partitions=partitions)
+    log.check(part)
+    return Staged(str(url), log.put_part(part, cluster_id="c"), decided(log, epoch))
+
+
+def publish(staged: Staged) -> Publication | None:
+    """Publish a part by another process, which has only the part file; and prove it."""
+    log = opened(ObjectStore.from_url(staged.url, create=False))
+    part = log.read_part(staged.file)
+    found = log.publish(part, staged.decided, is_still_decided=yes)
+    if isinstance(found, Published):
+        assert log.prove(found, part, staged.decided)
+    return found
 
 
 def yes() -> bool:

@@ -79,7 +79,7 @@ def _primitive(kind: str) -> pa.DataType:
     if match := DECIMAL.match(kind):
         return pa.decimal128(int(match[1]), int(match[2]))
     if kind not in _PRIMITIVES:
-        raise ValueError(f"type {kind!r} can only be written by an engine such as Spark")
+        raise ValueError(f"it has a column of type {kind!r}")
     return _PRIMITIVES[kind]
 
 

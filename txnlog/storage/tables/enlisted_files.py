@@ -32,7 +32,7 @@ from txnlog.storage.tables.enlisted_columns import FileField, fit
 from txnlog.storage.tables.enlisted_stats import indexed_columns, stats_of
 
 FILE_BYTES = 256 << 20
-"""Arrow bytes of one file: a file is encoded in memory."""
+"""Arrow bytes that are staged at a time: a file is encoded in memory."""
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -47,34 +47,33 @@ def stage(
     """
     schema = schema_of(definition)
     _check_without_engine(store.url, definition, schema, rows)
-    fitted = _fitted(store.url, rows, schema, definition.column_mapping)
-    partitions = partition_fields(definition)
     try:
+        fields = [FileField.of(field, definition.column_mapping) for field in schema.fields]
         indexed = indexed_columns(definition)
     except (ValueError, msgspec.MsgspecError) as error:
         raise TableFeatureError(
-            f"{store.url}: which columns have statistics cannot be told: {error}.", url=store.url
+            f"{store.url}: rows of this table can only be written by an engine such as Spark: "
+            f"{error}.",
+            url=store.url,
         ) from error
     store.check_folder("_delta_log")
     adds = []
-    for values, chunk in _split(store.url, fitted, partitions):
-        folder = "/".join(
-            (staging_folder(cluster_id), *(_folder(*pair) for pair in values.items()))
-        )
-        path = f"{folder}/part-{os.urandom(16).hex()}.parquet"
-        data = _encode(chunk)
-        store.make_folder(folder)
-        store.put_new(path, data)
-        adds.append(
-            AddFile(
-                path=quote(path, safe="/=._-"),
-                partition_values=values,
-                size=data.size,
-                modification_time=now_ms,
-                data_change=True,
-                stats=stats_of(chunk, indexed),
+    step = max(1, FILE_BYTES * rows.num_rows // max(rows.nbytes, 1))
+    for start in range(0, rows.num_rows, step):
+        fitted = _fitted(store.url, rows.slice(start, step), fields)
+        for values, chunk in _split(store.url, fitted, partition_fields(definition)):
+            folders = [_folder(name, value) for name, value in values.items()]
+            path, size_bytes = _put(store, "/".join((staging_folder(cluster_id), *folders)), chunk)
+            adds.append(
+                AddFile(
+                    path=quote(path, safe="/=._-"),
+                    partition_values=values,
+                    size=size_bytes,
+                    modification_time=now_ms,
+                    data_change=True,
+                    stats=stats_of(chunk, indexed),
+                )
             )
-        )
     return tuple(adds)
 
 
@@ -106,27 +105,23 @@ def _check_without_engine(
         )
 
 
-def _fitted(url: str, rows: pa.Table, schema: StructType, mapping: str) -> pa.Table:
+def _fitted(url: str, rows: pa.Table, fields: list[FileField]) -> pa.Table:
     """The rows in the table's schema, with names and ids of data files."""
     names = rows.column_names
-    known = {field.name for field in schema.fields}
+    known = {field.name for field in fields}
     if unknown := sorted({name for name in names if name not in known or names.count(name) > 1}):
-        raise _unfit(
-            url, f"the table has no column {unknown[0]!r}, or the rows have it twice. It has "
-            f"{', '.join(sorted(known))}",
-        )  # fmt: skip
-    arrays, fields = [], []
-    for field in schema.fields:
-        target = FileField.of(field, mapping)
-        given = rows.column(field.name).combine_chunks() if field.name in names else None
-        if isinstance(given, pa.ChunkedArray):
-            given = pa.concat_arrays(given.chunks) if given.num_chunks else None
+        why = f"the table has no column {unknown[0]!r}, or the rows have it twice"
+        raise _unfit(url, f"{why}. It has {', '.join(sorted(known))}")
+    arrays = []
+    for field in fields:
+        given = None
+        if field.name in names:
+            given = rows.column(field.name).combine_chunks()
         try:
-            arrays.append(fit(given, target, rows.num_rows))
+            arrays.append(fit(given, field, rows.num_rows))
         except (pa.ArrowException, ValueError) as error:
             raise _unfit(url, str(error)) from error
-        fields.append(target.arrow)
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    return pa.Table.from_arrays(arrays, schema=pa.schema([field.arrow for field in fields]))
 
 
 def _unfit(url: str, why: str) -> TableDataError:
@@ -136,7 +131,7 @@ def _unfit(url: str, why: str) -> TableDataError:
 def _split(
     url: str, rows: pa.Table, partitions: Mapping[str, Field]
 ) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
-    """Each partition's values, and its rows without them; several times if there are many."""
+    """The values of each partition, and its rows without them."""
     data = rows.drop_columns(list(partitions))
     for places in _groups(rows, list(partitions)):
         first = {name: rows.column(name)[int(places[0])].as_py() for name in partitions}
@@ -144,16 +139,11 @@ def _split(
         for name, field in partitions.items():
             if values[name] is None and not field.nullable:
                 raise _unfit(url, f"{field.name!r} may not be null, nor an empty text")
-        chunk = data if len(places) == rows.num_rows else data.take(number_array(places))
-        step = max(1, FILE_BYTES * chunk.num_rows // max(chunk.nbytes, 1))
-        for start in range(0, chunk.num_rows, step):
-            yield values, chunk.slice(start, step)
+        yield values, data.take(number_array(places)) if partitions else data
 
 
 def _groups(rows: pa.Table, names: list[str]) -> Iterator[np.ndarray]:
     """The places of the rows of each partition, in their order."""
-    if not rows.num_rows:
-        return
     codes = np.zeros(rows.num_rows, np.int64)
     for name in names:
         encoded = rows.column(name).combine_chunks().dictionary_encode(null_encoding="encode")
@@ -169,7 +159,12 @@ def _folder(name: str, value: str | None) -> str:
     return f"{quote(name, safe='')}={_NULL_FOLDER if value is None else quote(value, safe='')}"
 
 
-def _encode(rows: pa.Table) -> pa.Buffer:
+def _put(store: ObjectStore, folder: str, rows: pa.Table) -> tuple[str, int]:
+    """Write a file; its path and size in bytes."""
+    path = f"{folder}/part-{os.urandom(16).hex()}.parquet"
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="snappy", store_schema=False)
-    return sink.getvalue()
+    data = sink.getvalue()
+    store.make_folder(folder)
+    store.put_new(path, data)
+    return path, data.size
