@@ -307,6 +307,7 @@ HOSTILE = {
     "absolute path": changed('"path":"_txnlog', '"path":"/_txnlog'),
     "URL": changed('"path":"_txnlog', '"path":"s3://other/_txnlog'),
     "above the table": changed('"path":"_txnlog', '"path":"_txnlog/../..'),
+    "above, escaped": changed('"path":"_txnlog', '"path":"_txnlog/%2E%2e/..'),
     "schema": changed(r"\"type\": \"struct\"", r"\"type\": \"thing\""),
     "partition column": changed('"partitionColumns":["p"]', '"partitionColumns":["q"]'),
     "partition": changed('"partitions":[{"p"', '"partitions":[{"q"'),

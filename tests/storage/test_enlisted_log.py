@@ -327,6 +327,13 @@ def test_old_part_that_is_not_there_is_published(
     assert len(foreign.txns()) == 1
 
 
+def test_retention_that_was_taken_away_after_the_decision(shared: SharedMemory) -> None:
+    """E8: with 0 the next checkpoint has no txn, but the path."""
+    foreign, publish = forgotten(shared, {}, days=1, action="add")
+    foreign.append(metadata(delta_setTransactionRetentionDuration="interval 0 seconds"))
+    assert publish() == AlreadyPublished(2)
+
+
 def test_part_older_than_tombstones_is_blocked(shared: SharedMemory) -> None:
     """E8: whether it was published cannot be told, so an operator decides."""
     foreign, publish = forgotten(shared, KEPT, days=8, action="")
@@ -466,6 +473,13 @@ def test_unknown_actions_and_fields_are_skipped(
     foreign.store.put("_delta_log/00000000000000000001.crc", b"{}")
     foreign.store.put("_delta_log/00000000000000000000.00000000000000000001.compacted.json", b"{")
     assert opened(shared.open()).state.txns == {"a": 7}
+
+
+def test_commit_of_a_far_version_is_damage(shared: SharedMemory, foreign: ForeignTable) -> None:
+    """One stray file must not take the memory of a range of versions."""
+    foreign.store.put(slot(2**62), lines())
+    with pytest.raises(CorruptLogError, match=f"version {2**62} .*many commits"):
+        opened(shared.open())
 
 
 @pytest.mark.parametrize("version", [0, 2])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
+from urllib.parse import unquote
 
 import msgspec
 from msgspec.structs import replace
@@ -222,7 +223,7 @@ def check_part(part: Part) -> None:
             raise ValueError(f"{sorted(unknown)} are no partition columns")
     for add in part.adds:
         num_records(add)
-        if _LEAVES_TABLE.match(add.path):
+        if _LEAVES_TABLE.match(unquote(add.path)):
             raise ValueError(f"the path {add.path!r} is not below the table")
         if add.partition_values.keys() != fields.keys():
             raise ValueError(f"{add.path!r} has no value of each partition column")

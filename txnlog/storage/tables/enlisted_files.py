@@ -164,7 +164,7 @@ def _put(store: ObjectStore, folder: str, rows: pa.Table) -> tuple[str, int]:
     path = f"{folder}/part-{os.urandom(16).hex()}.parquet"
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="snappy", store_schema=False)
-    data = sink.getvalue()
+    data = sink.getvalue().to_pybytes()
     store.make_folder(folder)
     store.put_new(path, data)
-    return path, data.size
+    return path, len(data)

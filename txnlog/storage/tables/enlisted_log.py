@@ -196,44 +196,42 @@ class EnlistedLog(EnlistedReader):
 
         Raises TableChangedError with `decided` for a table that the part does not fit.
         """
+        is_old = self._may_have_forgotten(decided)
+        if self.state.files is None and (is_old or part.mode == "overwrite"):
+            # A newer state than before, perhaps: what follows is decided on that.
+            self._open(files=True)
         definition = self.state.definition
         if definition.metadata.id != part.definition.metadata.id:
             return TableReplaced(definition.metadata.id)
-        if self.state.txns.get(decided.app_id, -1) >= decided.epoch:
-            return AlreadyPublished(self.state.version)
-        if self._was_published(part, decided):
+        is_there = self.state.txns.get(decided.app_id, -1) >= decided.epoch
+        if is_there or (is_old and self._has_files(part, decided)):
             return AlreadyPublished(self.state.version)
         if why := unpublishable(part, definition):
             raise self._blocked(f"{why}. Undo that change, and the rows are published")
-        if part.mode == "overwrite" and self.state.files is None:
-            self._open(files=True)
-            return self._settled(part, decided)
         return None
 
-    def _was_published(self, part: Part, decided: Decided) -> bool:
-        """Whether an old part is in the table, although its txn is not.
-
-        A table with a retention of transactions forgets them; then the files tell.
+    def _may_have_forgotten(self, decided: Decided) -> bool:
+        """Whether the table may have a publication, but its txn no more: some keep them for a time,
+        at least 7 days when they are enlisted.
         """
         kept_ms = self._retention_ms(TXN_RETENTION)
+        limit_ms = 7 * DAY_MS if kept_ms is None else min(kept_ms, 7 * DAY_MS)
+        return self._now_ms() - decided.decided_ms > limit_ms / 2
+
+    def _has_files(self, part: Part, decided: Decided) -> bool:
+        """Whether the files of an old part are in the table, or were."""
         age_ms = self._now_ms() - decided.decided_ms
-        if age_ms <= min(7 * DAY_MS, kept_ms or 7 * DAY_MS) / 2:
-            return False
-        if kept_ms is not None and (
-            not part.adds or age_ms > (self._retention_ms(FILE_RETENTION) or 0)
-        ):
+        are_sure = part.adds and age_ms <= (self._retention_ms(FILE_RETENTION) or 0)
+        if self._retention_ms(TXN_RETENTION) is not None and not are_sure:
             raise self._blocked(
                 "it was decided so long ago that the table may have forgotten whether it is "
                 "published. Look for the rows in the table, then discard the part, or restage it"
             )
-        if self.state.files is None:
-            self._open(files=True)
-        live, removed = self.state.files or {}, self.state.removed or set()
+        known = {*map(file_name, self.state.files or ()), *(self.state.removed or ())}
         if part.mode == "append":
             # A long list, and no append needs it.
             self.state.files = self.state.removed = None
-        names = {file_name(add.path) for add in part.adds}
-        return not names.isdisjoint(removed) or not names.isdisjoint(map(file_name, live))
+        return not known.isdisjoint(file_name(add.path) for add in part.adds)
 
     def _retention_ms(self, name: str) -> float | None:
         try:

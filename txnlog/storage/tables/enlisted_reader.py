@@ -30,6 +30,8 @@ log = logging.getLogger("txnlog")
 TRUST_MS = LOG_RETENTION_MS_MIN // 2
 _READ_AT_ONCE = 4
 _OPENS_MAX = 5
+_MISSED_MAX = 10_000
+"""Largest hole in a listing, which is no snapshot; a larger hole is damage."""
 
 
 class EnlistedReader:
@@ -66,6 +68,13 @@ class EnlistedReader:
                 self._confirmed = sent
                 return
         self._open(files=self.state.files is not None)
+
+    def refresh_files(self) -> None:
+        """As `refresh`, with the live files and the tombstones."""
+        if self.state.files is None:
+            self._open(files=True)
+        else:
+            self.refresh()
 
     def _get_while_there(self, paths: list[str]) -> list[bytes]:
         """The files up to the first that does not exist; in one round."""
@@ -118,6 +127,8 @@ class EnlistedReader:
         head = max([first, *listed.commits])
         if first < 0 and listed.commits[0] > 0:
             raise self._damaged(listed.commits[0] - 1, "it is missing, and no checkpoint is there")
+        if head - first > len(listed.commits) + _MISSED_MAX:
+            raise self._damaged(head, "many commits before it are missing")
         self.state, self._digest = state, ""
         versions = range(max(first, 0), head + 1)
         calls = [partial(self._get, commit_path("", version)) for version in versions]
