@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 
 from tests.storage.foreign_table import decided, opened, publish, staged_part, yes
@@ -169,6 +172,28 @@ def test_table_of_many_commits_and_checkpoints_is_followed(tmp_path: Path) -> No
     assert ids(url) == wanted
     fresh = opened(ObjectStore.from_url(str(url), create=False))
     assert (fresh.state.txns, fresh.state.definition) == (log.state.txns, log.state.definition)
+
+
+def test_writers_of_both_kinds_at_the_same_time(url: Path) -> None:
+    """Two processes that publish the same parts, and delta-rs, which appends and compacts."""
+    parts = [staged_part(url, rows(100 + number), epoch=number) for number in range(15)]
+
+    def write(number: int) -> None:
+        write_deltalake(url, rows(200 + number), mode="append")
+        if number % 4 == 0:
+            with suppress(CommitFailedError):
+                compact(url)
+
+    jobs = [
+        lambda: [publish(part) for part in parts],
+        lambda: [publish(part) for part in parts],
+        lambda: [write(number) for number in range(15)],
+    ]
+    with ThreadPoolExecutor() as pool:
+        outcomes = [job.result() for job in [pool.submit(job) for job in jobs]]
+    assert ids(url) == [1, 2, *range(100, 115), *range(200, 215)]
+    made = [each for outcome in outcomes[:2] for each in outcome]
+    assert sum(isinstance(each, Published) for each in made) == len(parts)
 
 
 def test_application_transactions_of_delta_rs_are_seen(url: Path) -> None:

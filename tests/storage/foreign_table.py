@@ -7,6 +7,7 @@ import json
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tests.protocol.enlisted_tables import add
 from txnlog.protocol.enlisted.parts import Decided, Mode, Part, app_id_of, new_part
@@ -150,3 +151,77 @@ def publish(staged: Staged) -> Publication | None:
 def yes() -> bool:
     """The row still says that the transaction is decided."""
     return True
+
+
+_MAP = pa.map_(pa.string(), pa.string())
+_CHECKPOINT = pa.schema(
+    {
+        "protocol": pa.struct({"minReaderVersion": pa.int32(), "minWriterVersion": pa.int32()}),
+        "metaData": pa.struct(
+            {
+                "id": pa.string(),
+                "format": pa.struct({"provider": pa.string(), "options": _MAP}),
+                "schemaString": pa.string(),
+                "partitionColumns": pa.list_(pa.string()),
+                "configuration": _MAP,
+                "createdTime": pa.int64(),
+            }
+        ),
+        "txn": pa.struct({"appId": pa.string(), "version": pa.int64()}),
+        "domainMetadata": pa.struct(
+            {"domain": pa.string(), "configuration": pa.string(), "removed": pa.bool_()}
+        ),
+        "add": pa.struct(
+            {
+                "path": pa.string(),
+                "partitionValues": _MAP,
+                "size": pa.int64(),
+                "modificationTime": pa.int64(),
+                "dataChange": pa.bool_(),
+                "stats": pa.string(),
+                "deletionVector": pa.struct(
+                    {
+                        "storageType": pa.string(),
+                        "pathOrInlineDv": pa.string(),
+                        "offset": pa.int32(),
+                        "sizeInBytes": pa.int32(),
+                        "cardinality": pa.int64(),
+                    }
+                ),
+            }
+        ),
+        "remove": pa.struct({"path": pa.string(), "deletionTimestamp": pa.int64()}),
+        "sidecar": pa.struct({"path": pa.string(), "sizeInBytes": pa.int64()}),
+        "checkpointMetadata": pa.struct({"version": pa.int64()}),
+    }
+)
+
+
+def parquet(*actions: Any) -> bytes:
+    """A file of a checkpoint, as Spark writes it: a column of each kind of action."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(list(actions), schema=_CHECKPOINT), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def write_checkpoint(store: ObjectStore, version: int, form: str, actions: list[Any]) -> None:
+    """`actions` as classic, of parts, or v2 with sidecars, in JSON or Parquet."""
+    name = f"_delta_log/{version:020}.checkpoint"
+    if form == "classic":
+        store.put(f"{name}.parquet", parquet(*actions))
+    elif form == "parts":
+        half = len(actions) // 2
+        for number, part in enumerate((actions[:half], actions[half:]), 1):
+            store.put(f"{name}.{number:010}.0000000002.parquet", parquet(*part))
+    else:
+        is_file = [bool({"add", "remove"} & action.keys()) for action in actions]
+        files = [action for action, its in zip(actions, is_file, strict=True) if its]
+        others = [action for action, its in zip(actions, is_file, strict=True) if not its]
+        for number, action in enumerate(files):
+            store.put(f"_delta_log/_sidecars/s-{number}.parquet", parquet(action))
+            others.append({"sidecar": {"path": f"s-{number}.parquet", "sizeInBytes": 1}})
+        others.append({"checkpointMetadata": {"version": version}})
+        data = parquet(*others)
+        if form == "json":
+            data = "\n".join(map(json.dumps, others)).encode()
+        store.put(f"{name}.12345678-1234-1234-1234-123456789abc.{form}", data)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import pytest
 
 from tests.storage.foreign_table import (
+    PROTOCOL,
     ForeignTable,
     decided,
     file,
@@ -18,6 +19,7 @@ from tests.storage.foreign_table import (
     opened,
     part_of,
     slot,
+    write_checkpoint,
     yes,
 )
 from txnlog.errors import (
@@ -27,6 +29,7 @@ from txnlog.errors import (
     TableFeatureError,
     UnknownTableError,
 )
+from txnlog.protocol.enlisted.actions import DeletionVector
 from txnlog.storage.tables.enlisted_log import (
     AlreadyPublished,
     EnlistedLog,
@@ -266,18 +269,15 @@ def test_clean_up_after_the_publication_keeps_it(
     part, transaction = part_of(log), decided(log)
     found = log.publish(part, transaction, is_still_decided=yes)
     assert isinstance(found, Published)
-    checkpoint(foreign, 2)
+    write_checkpoint(store, 2, "json", actions_up_to(foreign, 2))
     store.delete([slot(0), slot(1)])
     assert log.prove(found, part, transaction)
     assert store.exists(slot(2))
     assert opened(shared.open()).state.txns == {transaction.app_id: 0}
 
 
-def checkpoint(table: ForeignTable, version: int) -> None:
-    """A v2 checkpoint, in JSON, of all commits up to a version."""
-    actions = [a for commit in table.commits()[: version + 1] for a in commit[1:]]
-    name = f"_delta_log/{version:020}.checkpoint.12345678-1234-1234-1234-123456789abc.json"
-    table.store.put(name, "\n".join(map(json.dumps, actions)).encode())
+def actions_up_to(table: ForeignTable, version: int) -> list[Any]:
+    return [action for commit in table.commits()[: version + 1] for action in commit[1:]]
 
 
 # -- transactions that the table forgets -----------------------------------------------------------
@@ -491,6 +491,44 @@ def test_missing_commit_is_named(shared: SharedMemory, foreign: ForeignTable, ve
         opened(shared.open())
 
 
+@pytest.mark.parametrize("form", ["classic", "parts", "parquet", "json"])
+def test_checkpoint_of_each_form_is_read(shared: SharedMemory, form: str) -> None:
+    """The commits before it are cleaned up; the hint names it, or an older one."""
+    foreign = ForeignTable(shared.open())
+    vector = {"storageType": "u", "pathOrInlineDv": "ab", "sizeInBytes": 3, "cardinality": 1}
+    changed = {"add": {**file("b")["add"], "deletionVector": {**vector, "offset": 7}}}
+    domain = {"domain": "d", "configuration": "{}", "removed": False}
+    actions = [
+        PROTOCOL,
+        {"txn": {"appId": "x", "version": 5}},
+        file("a"),
+        metadata(delta_constraints_c="id > 0"),
+        {"domainMetadata": domain},
+        {"remove": {"path": "gone/c", "deletionTimestamp": 1}},
+        changed,
+    ]
+    write_checkpoint(foreign.store, 7, form, actions)
+    foreign.put(7, *actions)
+    foreign.put(8, {"remove": {"path": "a"}}, {"txn": {"appId": "y", "version": 6}})
+    for hint in (b'{"version":7}', b'{"version":3}', b'{"version":70}', b"{"):
+        foreign.store.put("_delta_log/_last_checkpoint", hint)
+        log = opened(shared.open())
+        assert log.state.txns == {"x": 5, "y": 6}
+        assert log.state.domains == {"d": "{}"}
+        assert log.state.definition.metadata.get("delta.constraints.c") == "id > 0"
+        assert log.state.files is None
+        log.refresh_files()
+        assert log.state.files is not None
+        assert list(log.state.files) == ["b"]
+        assert log.state.files["b"].deletion_vector == DeletionVector(
+            storage_type="u", path_or_inline_dv="ab", size_in_bytes=3, cardinality=1, offset=7
+        )
+        assert log.state.removed == {"c", "a"}
+    foreign.put(9, file("foreign-9"))
+    log.refresh()
+    assert list(log.state.files) == ["b", "foreign-9"]
+
+
 def test_damaged_checkpoint_is_skipped_for_the_one_before(
     shared: SharedMemory, foreign: ForeignTable
 ) -> None:
@@ -521,7 +559,7 @@ def test_state_that_was_read_long_ago_is_read_again(
     """Clean-up of others may have freed the slot that follows (D3)."""
     log = opened(shared.open())
     foreign.append()
-    checkpoint(foreign, 1)
+    write_checkpoint(foreign.store, 1, "json", actions_up_to(foreign, 1))
     foreign.store.delete([slot(0), slot(1)])
     shared.clock.advance_ms(40 * DAY_MS)
     log.refresh()
