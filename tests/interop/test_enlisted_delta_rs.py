@@ -97,7 +97,7 @@ def test_foreign_change_between_decision_and_publication(url: Path, name: str) -
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_overwrite_replaces_what_is_live_then(url: Path, name: str) -> None:
-    """E12: also rows that delta-rs has moved to another file since the decision."""
+    """Also rows that delta-rs has moved to another file since the decision."""
     change, _ = CHANGES[name]
     staged = staged_part(url, rows(9), mode="overwrite", partitions=[{"day": "mon"}])
     change(url)

@@ -227,7 +227,7 @@ def test_change_that_a_staged_file_survives(name: str) -> None:
 
 @pytest.mark.parametrize("name", INCOMPATIBLE)
 def test_change_that_a_staged_file_does_not_survive(name: str) -> None:
-    """E5: else rows that the table forbids, or that nobody can read, would be in it."""
+    """Else rows that the table forbids, or that nobody can read, would be in it."""
     was, now, why = INCOMPATIBLE[name]
     found = incompatible(was, now, staged(was))
     assert found is not None
@@ -260,7 +260,7 @@ def test_partition_column_that_became_not_null(value: str, is_there: bool) -> No
 
 
 def test_append_only_table_takes_no_overwrite() -> None:
-    """E13: decided at publication; an append is welcome."""
+    """Decided at publication; an append is welcome."""
     was, now = definition(ID), definition(ID, delta_appendOnly="true")
     parts = [
         Part(mode=mode, read_version=4, definition=was, adds=(add(nulls={"id": 0}),))

@@ -112,7 +112,7 @@ def test_publication_is_read_back_as_it_was_written() -> None:
 
 
 def test_append_that_depends_on_the_table_is_not_blind() -> None:
-    """E15: else UPDATEs of others would be ordered around it."""
+    """Else UPDATEs of others would be ordered around it."""
     state = state_of(definition(ID))
     found = lines(append(state), state, msgspec.structs.replace(DECIDED, is_blind=False))
     assert found[0]["commitInfo"]["isBlindAppend"] is False
@@ -120,7 +120,7 @@ def test_append_that_depends_on_the_table_is_not_blind() -> None:
 
 @pytest.mark.parametrize(("domain", "first"), [(None, 0), ('{"rowIdHighWaterMark":41}', 42)])
 def test_row_ids_continue_those_of_the_table(domain: str | None, first: int) -> None:
-    """E13: two files with one row id, if they were given out at staging."""
+    """Two files with one row id, if they were given out at staging."""
     domains = {} if domain is None else {"delta.rowTracking": domain}
     state = state_of(definition(ID, features=ROWS, domains=domains))
     part = append(state, add("a.parquet", rows=3), add("b.parquet", rows=2))
@@ -160,7 +160,7 @@ def test_unknown_in_commit_timestamp_is_an_error() -> None:
 
 
 def test_overwrite_removes_what_is_live_with_its_deletion_vector() -> None:
-    """E12: listed at the decision, rows that OPTIMIZE moved would survive; so would rows of a file
+    """Listed at the decision, rows that OPTIMIZE moved would survive; so would rows of a file
     whose deletion vector is not repeated.
     """
     state = state_with(definition(ID), live("old.parquet"), live("changed.parquet", dv="ab^-"))
@@ -213,7 +213,7 @@ DAY = dt.date(2026, 11, 26)
 def test_overwritten_partition_is_compared_by_value(
     kind: str, texts: tuple[str, ...], value: object, removed: set[str]
 ) -> None:
-    """E12: writers spell one value in several ways."""
+    """Writers spell one value in several ways."""
     table = definition(ID, column("p", kind), partitions=("p",))
     state = state_with(table, *(live(text or "null", p=text) for text in texts))
     part = new_part(state, [], mode="overwrite", partitions=[{"p": value}])

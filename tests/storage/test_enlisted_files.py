@@ -323,6 +323,7 @@ ENGINE = {
     "variant": definition(ID, column("v", "variant")),
     "varchar": definition({**ID, "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}}),
     "in a struct": definition(ID, column("s", struct(column("x", delta_invariants="{}")))),
+    "binary partition": definition(ID, column("v", "binary"), partitions=("v",)),
     "void": definition(ID, column("v", "void")),
     "interval": definition(ID, column("v", array("interval day to second"))),
 }

@@ -72,7 +72,7 @@ def test_publication_follows_foreign_commits(shared: SharedMemory, foreign: Fore
 
 
 def test_published_part_is_not_published_again(shared: SharedMemory, foreign: ForeignTable) -> None:
-    """E2: by any process, and of an older epoch neither."""
+    """By any process, and of an older epoch neither."""
     log = opened(shared.open())
     part = part_of(log)
     log.publish(part, decided(log, 3), is_still_decided=yes)
@@ -87,7 +87,7 @@ def test_published_part_is_not_published_again(shared: SharedMemory, foreign: Fo
 def test_helper_asks_whether_it_is_still_decided_after_the_head(
     shared: SharedMemory, foreign: ForeignTable
 ) -> None:
-    """E7: a paused helper would publish what was completed, and is forgotten, a second time."""
+    """A paused helper would publish what was completed, and is forgotten, a second time."""
     log = opened(shared.open())
     part = part_of(log)
     asked: list[int] = []
@@ -189,7 +189,7 @@ def test_other_writers_that_win_are_followed(shared: SharedMemory, foreign: Fore
 def test_incompatible_table_blocks_until_it_is_mended(
     shared: SharedMemory, foreign: ForeignTable
 ) -> None:
-    """E6: a decided part is never lost."""
+    """A decided part is never lost."""
     log = opened(shared.open())
     part = part_of(log)
     foreign.append(metadata(delta_constraints_c="id > 0"))
@@ -202,7 +202,7 @@ def test_incompatible_table_blocks_until_it_is_mended(
 
 
 def test_table_made_again_settles_the_part(shared: SharedMemory, foreign: ForeignTable) -> None:
-    """E6: as if it had been published just before; the new table gets no row."""
+    """As if it had been published just before; the new table gets no row."""
     log = opened(shared.open())
     part = part_of(log)
     drop(foreign)
@@ -238,7 +238,7 @@ def test_longer_table_made_again_is_noticed(
 def test_log_made_again_beside_the_put_is_no_publication(
     shared: SharedMemory, foreign: ForeignTable, commits: int
 ) -> None:
-    """E14: in a hole, or as the next version of another table, it is deleted again."""
+    """In a hole, or as the next version of another table, it is deleted again."""
     for _ in range(3):
         foreign.append()
     store = shared.open()
@@ -262,7 +262,7 @@ def test_log_made_again_beside_the_put_is_no_publication(
 def test_clean_up_after_the_publication_keeps_it(
     shared: SharedMemory, foreign: ForeignTable
 ) -> None:
-    """E14: a table that was idle for a month, and whose log another writer cleans up at once."""
+    """A table that was idle for a month, and whose log another writer cleans up at once."""
     foreign.append()
     store = shared.open()
     log = opened(store)
@@ -311,7 +311,7 @@ def forgotten(
 def test_old_part_whose_txn_was_forgotten_is_found_by_its_file(
     shared: SharedMemory, action: str
 ) -> None:
-    """E8: Delta's checkpoints leave out old txns; published twice otherwise."""
+    """Delta's checkpoints leave out old txns; published twice otherwise."""
     foreign, publish = forgotten(shared, MONTH, days=4, action=action)
     assert publish() == AlreadyPublished(len(foreign.commits()) - 1)
     assert foreign.txns() == []
@@ -321,21 +321,21 @@ def test_old_part_whose_txn_was_forgotten_is_found_by_its_file(
 def test_old_part_that_is_not_there_is_published(
     shared: SharedMemory, days: int, configuration: dict[str, str]
 ) -> None:
-    """E8: the table still has the tombstones of that time, or forgets no txn."""
+    """The table still has the tombstones of that time, or forgets no txn."""
     foreign, publish = forgotten(shared, configuration, days=days, action="")
     assert isinstance(publish(), Published)
     assert len(foreign.txns()) == 1
 
 
 def test_retention_that_was_taken_away_after_the_decision(shared: SharedMemory) -> None:
-    """E8: with 0 the next checkpoint has no txn, but the path."""
+    """With 0 the next checkpoint has no txn, but the path."""
     foreign, publish = forgotten(shared, {}, days=1, action="add")
     foreign.append(metadata(delta_setTransactionRetentionDuration="interval 0 seconds"))
     assert publish() == AlreadyPublished(2)
 
 
 def test_part_older_than_tombstones_is_blocked(shared: SharedMemory) -> None:
-    """E8: whether it was published cannot be told, so an operator decides."""
+    """Whether it was published cannot be told, so an operator decides."""
     foreign, publish = forgotten(shared, KEPT, days=8, action="")
     with pytest.raises(TableChangedError, match="may have forgotten whether it is published"):
         publish()
@@ -372,7 +372,7 @@ def test_check_refuses_what_could_not_be_published(
 def test_overwrite_removes_what_others_added_since(
     shared: SharedMemory, foreign: ForeignTable
 ) -> None:
-    """E12: what is live at the publication, also after a conflict."""
+    """What is live at the publication, also after a conflict."""
     foreign.append(file("old"))
     store = shared.open()
     log = opened(store)

@@ -108,8 +108,6 @@ def partition_text(value: Any) -> str | None:
             separator = " " if value.tzinfo is None else "T"
             text = at.replace(tzinfo=None).isoformat(separator, "microseconds")
             return text + suffix
-        case bytes():
-            return value.decode()
         case None:
             return None
     return str(value) or None

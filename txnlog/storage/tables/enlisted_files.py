@@ -17,7 +17,6 @@ from txnlog.protocol.enlisted.actions import AddFile, Definition
 from txnlog.protocol.enlisted.parts import staging_folder
 from txnlog.protocol.enlisted.schemas import (
     DEFAULT,
-    GENERATION,
     INVARIANTS,
     TEXT_LENGTH,
     Field,
@@ -87,10 +86,11 @@ def _check_without_engine(
     columns = [
         field.name
         for field in fields_below(schema)
-        if field.is_computed
-        or field.type == "variant"
-        or not {INVARIANTS, GENERATION, TEXT_LENGTH}.isdisjoint(field.metadata)
+        if field.is_computed or not {INVARIANTS, TEXT_LENGTH}.isdisjoint(field.metadata)
     ]
+    # Engines disagree on how to write these.
+    partitions = partition_fields(definition).values()
+    columns += [field.name for field in partitions if field.type == "binary"]
     columns += [
         field.name
         for field in schema.fields
@@ -100,7 +100,7 @@ def _check_without_engine(
         raise TableFeatureError(
             f"{url}: only an engine such as Spark can write rows of this table, because it "
             f"evaluates {', '.join(map(repr, constraints + columns))}: constraints, generated or "
-            "default values, lengths of text, or variants. Append from Spark.",
+            "default values, lengths of text, binary partitions. Append from Spark.",
             url=url,
         )
 

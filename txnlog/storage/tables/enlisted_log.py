@@ -149,7 +149,7 @@ class EnlistedLog(EnlistedReader):
         is_still_decided: Callable[[], bool],
         is_head_read: bool = False,
     ) -> Publication | None:
-        """Put the publication at the next version, unless the table has its txn already.
+        """Put the publication at the next version, unless the table has its txn already (D139).
 
         `is_still_decided` is asked after each reading of the head, before the put: a process that
         has not written the decision a short time ago reads the row again. None: it said no.
