@@ -225,3 +225,8 @@ def write_checkpoint(store: ObjectStore, version: int, form: str, actions: list[
         if form == "json":
             data = "\n".join(map(json.dumps, others)).encode()
         store.put(f"{name}.12345678-1234-1234-1234-123456789abc.{form}", data)
+
+
+def actions_up_to(table: ForeignTable, version: int) -> list[Any]:
+    """What a checkpoint of a version holds."""
+    return [action for commit in table.commits()[: version + 1] for action in commit[1:]]

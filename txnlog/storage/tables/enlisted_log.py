@@ -262,7 +262,10 @@ class EnlistedLog(EnlistedReader):
         data = encode_actions(actions)
         # D54: what could not be read back is not written.
         self._decoded(version, data)
-        if not self.store.put_if_absent(commit_path("", version), data):
+        sent_ms = self.store.clock.boot_ms()
+        is_created = self.store.put_if_absent(commit_path("", version), data)
+        self.store.latency.record(self.store.clock.boot_ms() - sent_ms)
+        if not is_created:
             return None
         self._take(version, data)
         return Published(version, write_id, before)
