@@ -257,6 +257,7 @@ def test_partition_texts_are_those_of_spark() -> None:
         "7",
         "2026-11-26",
     ]
+    assert partition_text(Decimal("0E-10")) == "0.0000000000"
     assert partition_value("", "string") is None
 
 

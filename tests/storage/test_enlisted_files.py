@@ -349,6 +349,25 @@ def test_pandas_categories_and_nulls_are_values(store: ObjectStore) -> None:
     assert read(store, add).to_pylist() == [{"id": None, "v": "a"}, {"id": None, "v": None}]
 
 
+def test_times_that_python_does_not_have_are_kept(store: ObjectStore) -> None:
+    """Spark's years go far beyond 9999; such a file has no bounds, and is never skipped."""
+    far = pa.array([2**30, 0], pa.int32()).cast(pa.date32())
+    (add,) = staged(store, {"d": far}, definition(column("d", "date")))
+    assert read(store, add)["d"].cast(pa.int32()).to_pylist() == [2**30, 0]
+    assert json.loads(add.stats)["maxValues"] == {}
+    table = definition(ID, column("d", "date"), partitions=("d",))
+    with pytest.raises(TableDataError, match="a value of 'd'"):
+        staged(store, {"id": [1, 2], "d": far}, table)
+
+
+def test_field_of_a_null_struct_is_no_null(store: ObjectStore) -> None:
+    """A NOT NULL field is one only where its struct is."""
+    table = definition(column("s", struct(NOT_NULL, ID)))
+    rows = {"s": pa.array([None, {"v": "a"}, None], pa.struct([("v", pa.string())]))}
+    (add,) = staged(store, rows, table)
+    assert read(store, add)["s"].to_pylist() == [None, {"v": "a", "id": None}, None]
+
+
 def test_table_that_is_gone_is_not_staged_for(tmp_path: Path) -> None:
     """An unmounted disk would get files that the next mount hides (D66)."""
     (tmp_path / "t").mkdir()

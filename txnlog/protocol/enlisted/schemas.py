@@ -108,6 +108,8 @@ def partition_text(value: Any) -> str | None:
             separator = " " if value.tzinfo is None else "T"
             text = at.replace(tzinfo=None).isoformat(separator, "microseconds")
             return text + suffix
+        case Decimal():
+            return format(value, "f")
         case None:
             return None
     return str(value) or None

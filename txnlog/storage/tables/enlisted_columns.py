@@ -36,10 +36,14 @@ _PRIMITIVES = {
 
 
 class FileField(Struct, frozen=True):
-    """A column, or a field of one: `name` is what users call it, `arrow` what files have."""
+    """A column, or a field of one: `name` is what users call it, `arrow` what files have.
+
+    In files each is nullable: Arrow refuses NOT NULL fields of structs of which some are null.
+    """
 
     name: str
     arrow: pa.Field
+    nullable: bool
     below: tuple[FileField, ...] = ()
 
     @classmethod
@@ -51,7 +55,7 @@ class FileField(Struct, frozen=True):
         if mapping != "none" and number is not None:
             metadata = {"PARQUET:field_id": str(number)}
         arrow = found.arrow.with_name(field.name_under(mapping)).with_metadata(metadata)
-        return cls(field.name, arrow, found.below)
+        return cls(field.name, arrow, field.nullable, found.below)
 
 
 def _field(name: str, kind: DataType, nullable: bool, mapping: str) -> FileField:
@@ -69,10 +73,10 @@ def _field(name: str, kind: DataType, nullable: bool, mapping: str) -> FileField
                 _field("key", kind.key_type, False, mapping),
                 _field("value", kind.value_type, kind.value_contains_null, mapping),
             )
-            arrow = pa.map_(below[0].arrow, below[1].arrow)
+            arrow = pa.map_(below[0].arrow.with_nullable(False), below[1].arrow)
         case _:
             arrow = _primitive(kind)
-    return FileField(name, pa.field(name, arrow, nullable), below)
+    return FileField(name, pa.field(name, arrow), nullable, below)
 
 
 def _primitive(kind: str) -> pa.DataType:
@@ -93,7 +97,7 @@ def fit(values: pa.Array | None, field: FileField, length: int) -> pa.Array:
     elif pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     fitted = _converted(values, field)
-    if fitted.null_count and not field.arrow.nullable:
+    if fitted.null_count and not field.nullable:
         raise ValueError(f"column {field.name!r} may not be null")
     return fitted
 

@@ -134,9 +134,12 @@ def _split(
     """The values of each partition, and its rows without them."""
     data = rows.drop_columns(list(partitions))
     for places in _groups(rows, list(partitions)):
-        first = {name: rows.column(name)[int(places[0])].as_py() for name in partitions}
-        values = {name: partition_text(value) for name, value in first.items()}
+        values = {}
         for name, field in partitions.items():
+            try:
+                values[name] = partition_text(rows.column(name)[int(places[0])].as_py())
+            except (ValueError, OverflowError) as error:
+                raise _unfit(url, f"a value of {field.name!r}: {error}") from error
             if values[name] is None and not field.nullable:
                 raise _unfit(url, f"{field.name!r} may not be null, nor an empty text")
         yield values, data.take(number_array(places)) if partitions else data

@@ -107,8 +107,12 @@ def _bounds(values: pa.ChunkedArray | pa.Array) -> tuple[Any, Any]:
     # NaN is the greatest value for Spark, and has no JSON.
     if pa.types.is_floating(kind) and pc.any(pc.is_nan(values)).as_py():
         return None, None
-    low, high = pc.min_max(values).values()
-    low, high = low.as_py(), high.as_py()
+    bounds = pc.min_max(values)
+    try:
+        low, high = bounds["min"].as_py(), bounds["max"].as_py()
+    except (ValueError, OverflowError):
+        # A date or a time that Python does not have.
+        return None, None
     if low is None or (isinstance(low, float) and not (math.isfinite(low) and math.isfinite(high))):
         return None, None
     return _json(low), _json(high) if not isinstance(high, str) else _cut(high)
