@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import random
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,60 @@ def test_nested_columns_take_missing_fields_and_other_order(store: ObjectStore) 
             "m": [("x", None), ("y", {"a": 2, "b": None})],
         },
     ]
+
+
+def random_kind(chosen: random.Random, depth: int) -> tuple[Any, pa.DataType]:
+    """A type of Delta, and the same of Arrow."""
+    match chosen.randrange(6 if depth else 3):
+        case 0:
+            return "long", pa.int64()
+        case 1:
+            return "string", pa.string()
+        case 2:
+            return "decimal(10,2)", pa.decimal128(10, 2)
+        case 3:
+            kind, arrow = random_kind(chosen, depth - 1)
+            return array(kind), pa.list_(arrow)
+        case 4:
+            kind, arrow = random_kind(chosen, depth - 1)
+            return mapped(kind), pa.map_(pa.string(), arrow)
+        case _:
+            names = [f"f{number}" for number in range(chosen.randrange(1, 4))]
+            below = [random_kind(chosen, depth - 1) for _ in names]
+            columns = [column(n, kind) for n, (kind, _) in zip(names, below, strict=True)]
+            arrow = [(n, kind) for n, (_, kind) in zip(names, below, strict=True)]
+            return struct(*columns), pa.struct(arrow)
+
+
+def random_value(chosen: random.Random, kind: pa.DataType) -> Any:
+    if chosen.random() < 0.3:
+        return None
+    if pa.types.is_map(kind):
+        keys = [str(number) for number in range(chosen.randrange(3))]
+        return [(key, random_value(chosen, kind.item_type)) for key in keys]
+    if pa.types.is_list(kind):
+        return [random_value(chosen, kind.value_type) for _ in range(chosen.randrange(3))]
+    if pa.types.is_struct(kind):
+        return {field.name: random_value(chosen, field.type) for field in kind}
+    if pa.types.is_decimal(kind):
+        return Decimal(chosen.randrange(-(10**6), 10**6)).scaleb(-2)
+    number = chosen.randrange(100)
+    return number if pa.types.is_integer(kind) else str(number)
+
+
+def test_random_nested_columns_are_kept(store: ObjectStore, seed: int) -> None:
+    """Nulls and empty lists at every depth, in slices of chunks."""
+    chosen = random.Random(seed)
+    for _ in range(40):
+        kind, arrow = random_kind(chosen, 3)
+        chunks = [
+            pa.array([random_value(chosen, arrow) for _ in range(chosen.randrange(6))], arrow)
+            for _ in range(3)
+        ]
+        rows = pa.table({"v": pa.chunked_array(chunks, arrow)}).slice(chosen.randrange(3))
+        adds = staged(store, rows, definition(column("v", kind)))
+        found = [value for add in adds for value in read(store, add)["v"].to_pylist()]
+        assert found == rows["v"].to_pylist()
 
 
 def test_column_mapping_names_files_physically(store: ObjectStore) -> None:
