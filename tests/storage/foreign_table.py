@@ -119,28 +119,32 @@ def decided(log: EnlistedLog, epoch: int = 0) -> Decided:
 
 
 class Staged(NamedTuple):
-    """A part that a process staged for the table at `url`, and what it decided."""
+    """A part that a process staged for the table of a store, and what it decided."""
 
-    url: str
+    store: ObjectStore
     file: PartFile
     decided: Decided
 
 
 def staged_part(
-    url: object, rows: pa.Table, *, mode: Mode = "append", epoch: int = 0, partitions: Any = None
+    table: object, rows: pa.Table, *, mode: Mode = "append", epoch: int = 0, partitions: Any = None
 ) -> Staged:
-    """Stage rows, check them, and write the part file, as a transaction does before it decides."""
-    store = ObjectStore.from_url(str(url), create=False)
+    """Stage rows, check them, and write the part file, as a transaction does before it decides.
+
+    `table` is a local path, or a store at the table's URL.
+    """
+    is_open = isinstance(table, ObjectStore)
+    store = table if is_open else ObjectStore.from_url(str(table), create=False)
     log = opened(store)
     adds = stage(store, rows, log.state.definition, cluster_id="c", now_ms=store.clock.now_ms())
     part = new_part(log.state, adds, mode=mode, partitions=partitions)
     log.check(part)
-    return Staged(str(url), log.put_part(part, cluster_id="c"), decided(log, epoch))
+    return Staged(store, log.put_part(part, cluster_id="c"), decided(log, epoch))
 
 
 def publish(staged: Staged) -> Publication | None:
     """Publish a part by another process, which has only the part file; and prove it."""
-    log = opened(ObjectStore.from_url(staged.url, create=False))
+    log = opened(staged.store)
     part = log.read_part(staged.file)
     found = log.publish(part, staged.decided, is_still_decided=yes)
     if isinstance(found, Published):
