@@ -12,7 +12,7 @@ from typing import Literal
 from urllib.parse import unquote
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from txnlog.errors import CorruptLogError, TableDataError
 from txnlog.protocol.decoding import Int64, Natural
@@ -306,21 +306,14 @@ def _removes(part: Part, state: TableState, now_ms: int) -> Iterator[RemoveFile]
     """What is live in the part's partitions now, with its deletion vectors."""
     assert state.files is not None
     fields = partition_fields(state.definition)
-    for path, live in sorted(state.files.items()):
-        if not _is_replaced(part, live, fields):
-            continue
-        yield RemoveFile(
-            path=path,
-            partition_values=live.partition_values,
-            size=live.size,
-            tags=live.tags,
-            deletion_vector=live.deletion_vector,
-            base_row_id=live.base_row_id,
-            default_row_commit_version=live.default_row_commit_version,
-            deletion_timestamp=now_ms,
-            data_change=True,
-            extended_file_metadata=True,
-        )
+    for _, live in sorted(state.files.items()):
+        if _is_replaced(part, live, fields):
+            yield RemoveFile(
+                **asdict(live),
+                deletion_timestamp=now_ms,
+                data_change=True,
+                extended_file_metadata=True,
+            )
 
 
 def _is_replaced(part: Part, file: LiveFile, fields: Mapping[str, Field]) -> bool:
