@@ -37,7 +37,7 @@ from txnlog.process.closing import ClosedAtTheEnd
 from txnlog.process.forking import watch
 from txnlog.producing.accumulator import Accumulator, OnDelivery
 from txnlog.producing.admission import Admission
-from txnlog.producing.arrow_records import to_slices
+from txnlog.producing.arrow_records import to_slices, to_table
 from txnlog.producing.deadlines import BACKOFF_MS_MAX, BACKOFF_MS_MIN, Deadline
 from txnlog.producing.deliveries import Deliveries
 from txnlog.producing.destinations import Destinations
@@ -463,6 +463,45 @@ class Producer(ClosedAtTheEnd):
         )
         group = arguments.group_metadata("group_metadata", group_metadata)
         self._manager(call).add_offsets(wanted, group, deadline)
+
+    def append(
+        self, table: str, rows: pa.Table | pa.RecordBatch, timeout: float | None = None
+    ) -> None:
+        """Append rows to an enlisted Delta table, with the transaction.
+
+        They are written as files now, which no reader sees before the commit. Columns are cast to
+        the table's types; absent nullable ones are null. Raises UnknownTableError, TableDataError,
+        TableFeatureError: abort. The commit raises TableChangedError if the table has changed so
+        that the rows do not fit it; with `decided`, all but this table have the transaction.
+        """
+        call = ProducerCall.WRITE_TABLE
+        deadline = self._deadline(call.value, timeout)
+        name, given = arguments.text("table", table), to_table(rows)
+        self._manager(call).write_table(lambda writes: writes.append(name, given), deadline)
+
+    def overwrite(
+        self,
+        table: str,
+        rows: pa.Table | pa.RecordBatch,
+        partitions: Iterable[Mapping[str, object]] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Replace all rows of partitions of an enlisted Delta table, with the transaction.
+
+        `partitions` are values by partition column, [{"day": "2026-11-26"}]; None: the whole table.
+        What is replaced is what is there when the transaction appears in the table. Raises as
+        `append`, and TableDataError for rows outside of the partitions.
+        """
+        call = ProducerCall.WRITE_TABLE
+        deadline = self._deadline(call.value, timeout)
+        name, given = arguments.text("table", table), to_table(rows)
+        named: list[Mapping[str, object]] | None = None
+        if partitions is not None:
+            found = enumerate(arguments.items("partitions", partitions))
+            named = [arguments.one_of(f"partitions[{at}]", one, Mapping) for at, one in found]
+        self._manager(call).write_table(
+            lambda writes: writes.overwrite(name, given, named), deadline
+        )
 
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Flush and commit. After a time-out only this may be called again (R41).

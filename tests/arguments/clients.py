@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.tables import with_table
 from tests.world import process, world
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
@@ -37,6 +38,7 @@ class World:
 
     def __init__(self) -> None:
         self.shared: SharedMemory = world()
+        with_table(self.shared, process(self.shared))
         self.clock = BoundedClock()
         self._clients: dict[str, Client] = {}
         self.reports: list[Exception | None] = []

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import tables
 from tests.arguments import junk
 from tests.arguments.clients import CLIENTS, NAMES, BoundedClock, Client, WaitsForEver, World
 from tests.arguments.cold_reader import objects, read_everything
@@ -77,6 +78,15 @@ def with_headers(column: list[Any], kind: pa.DataType | None = HEADERS_TYPE) -> 
 
 
 flag = mostly(True, False)
+table_name = or_odd(st.sampled_from(("silver.orders", "new")), junk.odd_key)
+column = or_odd(st.sampled_from(("day", "id")), junk.odd_key)
+rows = mostly(
+    tables.rows(1, 2),
+    tables.rows(1).to_batches()[0],
+    tables.rows(),
+    pa.table({"id": ["x"], "day": [1]}),
+    pa.table({"day": ["1"], "other": [1]}),
+)
 table = mostly(
     pa.table({"value": ["a", "b"], "partition": [0, None]}),
     pa.table({"value": [b"a"], "key": [b"k"], "timestamp": [1_700_000_000_000]}),
@@ -215,6 +225,16 @@ PARTICULAR: Mapping[str, st.SearchStrategy[Any]] = {
     "Cluster.find_or_create_topic.partitions": mostly(None, 1, 2, np.int64(2)),
     "Cluster.create_topic.partitions": mostly(None, 1, 2, np.int64(2)),
     "Cluster.snapshot.name": mostly(None, "n", "m"),
+    "AdminClient.enlist_tables.urls": or_odd(
+        st.dictionaries(table_name, mostly("memory://silver", "/nowhere"), max_size=2)
+    ),
+    "Producer.append.table": mostly("silver.orders", "new"),
+    "Producer.append.rows": rows,
+    "Producer.overwrite.table": mostly("silver.orders", "new"),
+    "Producer.overwrite.rows": rows,
+    "Producer.overwrite.partitions": or_odd(
+        st.none() | several(or_odd(st.dictionaries(column, mostly("1", 2, None))))
+    ),
     "Consumer.seek.partition": junk.some_partition,
     "Consumer.get_watermark_offsets.partition": junk.some_partition,
 }

@@ -76,13 +76,15 @@ class Counted:
                 producer.produce(name, b"x", partition=partition)
 
     def rounds(self, act: Callable[[], object]) -> tuple[int, list[int]]:
-        """Rounds of an act, and of those how many had passed at the put of each topic's commit."""
+        """Rounds of an act, and of those how many had passed at the put of each topic's commit,
+        each group's, and each commit to a table of others.
+        """
         visible: list[int] = []
         self.store.rounds = 0
 
         def note(verb: str, path: str) -> Fault:
             table, is_commit, _ = path.partition("/_delta_log/")
-            is_seen = table in self.topics or table.startswith("__consumer_offsets-")
+            is_seen = table in self.topics or table.startswith(("__consumer_offsets-", "memory://"))
             if verb == "put" and is_commit and is_seen:
                 visible.append(self.store.rounds)
             return Fault.NONE

@@ -23,6 +23,7 @@ SHELLS = (
     "howto/show.md",
     "howto/snapshots.md",
     "howto/why.md",
+    "howto/tables.md",
 )
 
 

@@ -22,6 +22,7 @@ from txnlog.protocol.app_transactions import RETENTION_PROPERTY as TXN_RETENTION
 from txnlog.protocol.app_transactions import transactional_id_of
 from txnlog.protocol.batches import HEADER_COLUMNS, STATUSES, encode_stats
 from txnlog.protocol.decoding import FORMAT, NESTING_MAX, PARTITIONS_MAX
+from txnlog.protocol.enlisted.registry import EnlistedTable
 from txnlog.protocol.group_metadata import (
     GROUP_COLUMNS,
     CommittedOffset,
@@ -40,6 +41,7 @@ from txnlog.protocol.metadata import (
     Manifest,
     Owner,
     StagedBatch,
+    StagedTable,
     TopicPartitions,
 )
 from txnlog.protocol.sightings import Sighting
@@ -99,6 +101,8 @@ def test_data_columns_are_those_of_the_code() -> None:
         Manifest,
         AppTransaction,
         StagedBatch,
+        StagedTable,
+        EnlistedTable,
         TopicPartitions,
         Owner,
         LastBatch,

@@ -147,6 +147,16 @@ STATES: list[tuple[str, RootState, list[tuple[ProblemKind, str]]]] = [
         [(K.DECIDED, "tx")],
     ),
     (
+        "decided, a table takes it no more",
+        state(DECIDED, topics=of(marker=3), waiting_parts={(1, 3): {"silver": "column x is gone"}}),
+        [(K.TABLE_BLOCKED, "tx")],
+    ),
+    (
+        "decided, a table does not have it yet",
+        state(DECIDED, topics=of(marker=3), waiting_parts={(1, 3): {"silver": ""}}),
+        [(K.DECIDED, "tx")],
+    ),
+    (
         "decided, the topic is gone",
         state(DECIDED, topics={}, gone=["t"], findings=[GONE]),
         [(K.TOPIC_MISSING, "tx")],

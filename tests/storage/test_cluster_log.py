@@ -82,7 +82,7 @@ def test_shard_of_another_cluster_is_refused(store: ObjectStore) -> None:
     assert (refused.value.code, refused.value.fatal) == (16, True)
 
 
-@pytest.mark.parametrize("format_version", ["1", "3", "99", "", "x"])
+@pytest.mark.parametrize("format_version", ["1", "4", "99", "", "x"])
 def test_open_of_another_format_is_refused(store: ObjectStore, format_version: str) -> None:
     """The meaning of a newer version is unknown (R38), an older one's is forgotten."""
 
@@ -104,7 +104,7 @@ def test_open_of_another_format_is_refused(store: ObjectStore, format_version: s
     )
     assert isinstance(actions[1], Metadata)
     log.commit(actions, operation="CREATE CLUSTER")
-    advice = "only the txnlog that made" if format_version in ("1", "3") else "upgrade txnlog"
+    advice = "only the txnlog that made" if format_version in ("1", "4") else "upgrade txnlog"
     with pytest.raises(UnsupportedProtocolError, match=f"format '{format_version}'.*{advice}"):
         opened(store)
 

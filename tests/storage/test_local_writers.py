@@ -303,6 +303,7 @@ SLEEPS = {
     "txnlog/storage/delta/delta_log.py:give_way": "see above",
     "txnlog/storage/delta/transact.py:transact": "see above",
     "txnlog/storage/store/objects.py:back_off": "see above",
+    "txnlog/storage/tables/enlisted_log.py:publish": "as transact.py",
     "txnlog/verifying/verifier.py:verify": "verify reads twice",
     "spark_source/stream.py:_must_rest": "a query without new records",
 }

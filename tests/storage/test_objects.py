@@ -384,3 +384,31 @@ def test_probe_that_fails_is_a_storage_error() -> None:
     shared = SharedMemory()
     with pytest.raises(StorageError):
         check_conditional_puts(shared.open(plan=FaultsAt({1: Fault.FAIL_BEFORE})), "__cluster")
+
+
+# --- Other places ---------------------------------------------------------------------------------
+
+
+def test_other_place_of_the_same_cloud_has_the_options_of_the_first() -> None:
+    """Credentials go to no other cloud than the one they were given for (R67)."""
+    given = {"aws_access_key_id": "id", "aws_secret_access_key": SECRET, "aws_region": "r"}
+    root = ObjectStore.from_url("s3://bucket/lake", given)
+    assert root.at("s3a://other/silver")._options() == given
+    assert root.at("s3://other/silver").url == "s3://other/silver"
+    assert root.at("gs://other/silver")._options() == {}
+
+
+def test_other_folder_follows_the_fsync_of_the_root(tmp_path: Path) -> None:
+    """A transaction is complete when all of it survives a power cut (D26)."""
+    for name in ("lake", "silver"):
+        tmp_path.joinpath(name).mkdir()
+    root = ObjectStore.from_url(str(tmp_path / "lake"))
+    other = root.at(str(tmp_path / "silver"))
+    for is_on in (True, False):
+        root.set_fsync(is_on, by_all=False)
+        other._looked_ms = None
+        other.put("a", b"")
+        assert other._disk is not None
+        assert other._disk.fsync == is_on
+    with pytest.raises(ConfigError, match="no folder"):
+        root.at(str(tmp_path / "missing"))

@@ -10,15 +10,18 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from tests.admin.test_transactions_admin import forget
 from tests.staged_files import written_file
+from tests.tables import appended, rows
 from tests.verify.roots import build, commit_file, commits, halve, truncate_log
 from tests.why.worlds import MINUTE_MS, Disk, produce
 from tests.world import decide
 from txnlog.admin import AdminClient, ProblemKind, looks
 from txnlog.admin.moments import Moments
 from txnlog.cluster import Cluster
+from txnlog.coordinator.staged_files import Staging
 from txnlog.errors import StorePermissionError
 from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.housekeeper import Housekeeper
@@ -121,6 +124,37 @@ def decided_file_is_cut(disk: Disk) -> tuple[ProblemKind, str, str]:
     halve(disk.folder / "orders" / batch.path)
     disk.later(MINUTE_MS)
     return K.FILE_DAMAGED, "tx", f"and {batch.size_bytes} were written"
+
+
+def decided_for_a_table(disk: Disk) -> Path:
+    """The process died when it had decided a part of a Delta table of others."""
+    silver = disk.folder.parent / "silver"
+    write_deltalake(silver, rows(0), partition_by=["day"])
+    disk.admin.enlist_tables({"silver": str(silver)})["silver"].result()
+    cluster = disk.process()
+    row = cluster.coordinator.init_producer_id("tx", Owner(run_id="run"), timeout_ms=MINUTE_MS)
+    decide(cluster, row, Staging(frozenset(), tuple, appended(cluster, 1, name="silver")))
+    return silver
+
+
+def table_takes_a_part_no_more(disk: Disk) -> tuple[ProblemKind, str, str]:
+    silver = decided_for_a_table(disk)
+    other = pa.table({"other": [1], "day": ["1"]})
+    write_deltalake(silver, other, mode="overwrite", schema_mode="overwrite")
+    disk.later(MINUTE_MS)
+    return K.TABLE_BLOCKED, "tx", "silver: column 'id'"
+
+
+def table_of_a_part_is_missing(disk: Disk) -> tuple[ProblemKind, str, str]:
+    shutil.rmtree(decided_for_a_table(disk))
+    disk.later(MINUTE_MS)
+    return K.TABLE_BLOCKED, "tx", "there is no Delta table"
+
+
+def unpublished_part(disk: Disk) -> tuple[ProblemKind, str, str]:
+    decided_for_a_table(disk)
+    disk.later(MINUTE_MS)
+    return K.DECIDED, "tx", "its marker is not in the table silver"
 
 
 def topic_of_a_decision_is_missing(disk: Disk) -> tuple[ProblemKind, str, str]:
@@ -254,6 +288,7 @@ def failing_duty(disk: Disk) -> tuple[ProblemKind, str, str]:
 INCIDENTS = [
     paused_eager_producer, time_out_that_nobody_carries_out, prepared_by_its_client, dead_member,
     fenced_twin, fenced_by_an_operator, unpublished_decision, decided_file_is_missing,
+    table_takes_a_part_no_more, table_of_a_part_is_missing, unpublished_part,
     decided_file_is_cut, topic_of_a_decision_is_missing, topic_of_a_group_is_missing, hanging_batch,
     damaged_log, damaged_shard, restored_shard, restored_topic, stuck_query, dead_housekeeping,
     small_files, vacuum_overdue, nobody_does_housekeeping, failing_duty,

@@ -31,6 +31,7 @@ from txnlog.admin.descriptions import (
     TransactionListing,
 )
 from txnlog.admin.moments import Moments
+from txnlog.admin.tables import TableDescription, WaitingPart
 from txnlog.admin.upkeep import HousekeepingDescription
 from txnlog.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from txnlog.protocol.explanations import (
@@ -100,6 +101,7 @@ __all__ = [
     "ResourceType",
     "Sentence",
     "Severity",
+    "TableDescription",
     "TopicDescription",
     "TopicMetadata",
     "TransactionDescription",
@@ -107,4 +109,5 @@ __all__ = [
     "TransactionState",
     "Verification",
     "VerifySettings",
+    "WaitingPart",
 ]

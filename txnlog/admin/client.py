@@ -14,7 +14,16 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from txnlog.admin import groups, hanging, root_configs, state_rows, topics, traces, transactions
+from txnlog.admin import (
+    groups,
+    hanging,
+    root_configs,
+    state_rows,
+    tables,
+    topics,
+    traces,
+    transactions,
+)
 from txnlog.admin.descriptions import (
     AbortTransactionSpec,
     ClusterDescription,
@@ -49,6 +58,7 @@ from txnlog.admin.requests import (
 )
 from txnlog.admin.root_configs import OnStep
 from txnlog.admin.root_state import read_root
+from txnlog.admin.tables import TableDescription
 from txnlog.admin.upkeep import HousekeepingDescription, describe_housekeeping
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import describe_topics
@@ -270,6 +280,36 @@ class AdminClient:
             raise found.replace()
 
         return log_of
+
+    # -- Delta tables of others ------------------------------------------------------------------
+
+    def enlist_tables(self, urls: Mapping[str, str]) -> Futures[str, None]:
+        """Let transactions write to the Delta tables at these URLs, by their names.
+
+        Errors: ConfigError, UnknownTableError, TableFeatureError.
+        """
+        given = arguments.one_of("urls", urls, Mapping)
+        checked = {
+            arguments.text("urls", name): arguments.text(f"urls[{name!r}]", url)
+            for name, url in given.items()
+        }
+        return self._each(checked, lambda name: tables.enlist(self.cluster, name, checked[name]))
+
+    def list_tables(self) -> Future[list[TableDescription]]:
+        """The enlisted tables, with the parts of decided transactions that are not in them."""
+        return self._one(lambda: tables.describe_all(self.cluster))
+
+    def describe_tables(self, names: Iterable[str]) -> Futures[str, TableDescription]:
+        """The same of tables by name. Errors: UnknownTableError."""
+        checked = arguments.each("names", names, arguments.text)
+        return self._each(checked, lambda name: tables.describe(self.cluster, name))
+
+    def delist_tables(self, names: Iterable[str]) -> Futures[str, None]:
+        """Let no new transaction write to these tables. Their data stays, also what is in their
+        folder `_txnlog`; what is decided is still published. Errors: UnknownTableError.
+        """
+        checked = arguments.each("names", names, arguments.text)
+        return self._each(checked, lambda name: self.cluster.delist(name))
 
     # -- transactions ----------------------------------------------------------------------------
 

@@ -105,6 +105,7 @@ def _row_entry(row: TransactionMetadata) -> Entry:
         "txnEpoch": row.txn_epoch,
         "topics": sorted({topic for topic, _ in row.topic_ids}),
         "batches": len(row.pending.batches),
+        "tables": [one.name for one in row.pending.tables],
         "groups": [one.group_id for one in row.pending.tickets],
         "owner": row.owner.describe(),
         "fenced": None if last is None else msgspec.to_builtins(last),

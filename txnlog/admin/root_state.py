@@ -15,6 +15,7 @@ from typing import NamedTuple
 from txnlog.admin.ages import shown_now_ms
 from txnlog.admin.looks import Looks
 from txnlog.cluster import Cluster
+from txnlog.coordinator.tables import waits_for
 from txnlog.errors import (
     CorruptLogError,
     ForeignTableError,
@@ -94,6 +95,7 @@ def read_root(
     state = _confirmed(cluster, logs, state) if is_whole else _known_only(state)
     return replace(
         state,
+        waiting_parts=_waiting_parts(cluster, state) if is_now else {},
         written_ms=_written_ms(looks, state),
         damaged_files=_damaged_files(looks, {**files, **_decided_files(state)}) if is_now else {},
         findings=_findings(cluster, state).kept if is_whole and is_now else (),
@@ -330,6 +332,17 @@ def _confirmed(cluster: Cluster, logs: Logs, state: RootState) -> RootState:
 
 def _transaction(batch: Undecided) -> ProducerIdAndEpoch:
     return ProducerIdAndEpoch(batch.producer_id, batch.producer_epoch)
+
+
+def _waiting_parts(cluster: Cluster, state: RootState) -> dict[ProducerIdAndEpoch, dict[str, str]]:
+    """What tables of others do not have of decided transactions, and why."""
+    found: dict[ProducerIdAndEpoch, dict[str, str]] = {}
+    for row in state.rows:
+        for table in row.tables:
+            why = waits_for(cluster, row, table)
+            if why is not None:
+                found.setdefault(row.transaction, {})[table.name] = why
+    return found
 
 
 # --- Files ----------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ from txnlog.text import printable
 _UsageError: Any = typer.BadParameter.__base__
 GLOBAL = ("--root", "--storage", "--output")
 COMMANDS = (
-    "topics", "configs", "produce", "consume", "groups", "offsets", "transactions", "dump",
-    "snapshots", "housekeeping", "metrics", "show", "top", "why", "verify", "repair", "spark-conf",
-    "unpack-pyspark",
+    "topics", "tables", "configs", "produce", "consume", "groups", "offsets", "transactions",
+    "dump", "snapshots", "housekeeping", "metrics", "show", "top", "why", "verify", "repair",
+    "spark-conf", "unpack-pyspark",
 )  # fmt: skip
 
 

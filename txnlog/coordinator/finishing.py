@@ -6,17 +6,19 @@ Each log refuses a step that it already has, so concurrent or late helpers chang
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.root import Root, by_shard
 from txnlog.coordinator.staged_files import check_published, check_there
 from txnlog.coordinator.state_rows import describe
+from txnlog.coordinator.tables import TablePublications
 from txnlog.errors import RESTORE_ALL, LogGapError, TxnLogError
 from txnlog.process.failpoint import reach
 from txnlog.process.failures import Failures, caught
 from txnlog.protocol.appends import Settled, has_marker, prepare_marker
+from txnlog.protocol.enlisted.parts import Part
 from txnlog.protocol.groups import Group, OffsetsCommit
 from txnlog.protocol.metadata import GroupTicket, StagedBatch, TransactionMetadata
 from txnlog.protocol.states import TransactionResult, TransactionState
@@ -42,20 +44,28 @@ def publish(root: Root, row: TransactionMetadata, *, reading: Reading | None = N
 
     Looks whether the files are there: a topic's folder may have been restored since the decision,
     and readers stop at a header without its file. `reading` began before the row was read; without
-    it the row is read again. A topic that cannot be written delays only its own marker: the others
-    are written, then its error is raised, and the row stays decided for the next process to finish
-    (R37). False if another process has finished it.
+    it the row is read again. A topic or table that cannot be written delays only its own marker or
+    part: the others are written, then its error is raised, and the row stays decided for the next
+    process to finish (R37). False if another process has finished it.
     """
     looks = row.state is TransactionState.PREPARE_COMMIT
-    return _publish(root, row, reading, Phases(), looks=looks)
+    return _publish(root, row, reading, Phases(), {}, looks=looks)
 
 
-def publish_own(root: Root, row: TransactionMetadata, *, reading: Reading, phases: Phases) -> bool:
+def publish_own(
+    root: Root,
+    row: TransactionMetadata,
+    *,
+    reading: Reading,
+    phases: Phases,
+    parts: Mapping[str, Part] = {},
+) -> bool:
     """As `publish`, of what this process has just decided, and staged before: it does not look.
 
-    `reading` began before the row was written; `phases` are those of the commit.
+    `reading` began before the row was written; `phases` are those of the commit, `parts` those of
+    its tables.
     """
-    return _publish(root, row, reading, phases, looks=False)
+    return _publish(root, row, reading, phases, parts, looks=False)
 
 
 def finish_own(root: Root, row: TransactionMetadata, *, reading: Reading, phases: Phases) -> None:
@@ -69,19 +79,27 @@ def _publish(
     row: TransactionMetadata,
     reading: Reading | None,
     phases: Phases,
+    parts: Mapping[str, Part],
     *,
     looks: bool,
 ) -> bool:
-    with phases.measure("publish"):
-        reading = _write_markers(root, row, reading, looks=looks)
-    if reading is None:
-        return False
-    reach("markers.after")
-    if row.moves:
-        with phases.measure("offsets"):
-            reading = _while_decided(root, row, reading, partial(_write_offsets, root, row))
+    with TablePublications(root, row, parts) as tables:
+        with phases.measure("publish"):
+            reading = _write_markers(root, row, reading, tables, looks=looks)
         if reading is None:
             return False
+        reach("markers.after")
+        calls: list[Callable[[], object]] = []
+        if row.moves:
+            write = partial(_write_offsets, root, row)
+            calls.append(partial(_while_decided, root, row, reading, write))
+        if not tables.are_proved:
+            calls.append(tables.prove)
+        if calls:
+            with phases.measure("offsets"):
+                made = root.store.together(calls)
+            if row.moves and made[0] is None:
+                return False
     reach("offsets.after")
     return True
 
@@ -104,30 +122,33 @@ def _write_markers(
     root: Root,
     row: TransactionMetadata,
     reading: Reading | None,
+    tables: TablePublications,
     *,
     looks: bool,
 ) -> Reading | None:
-    """Step 2 in all topics together; the newest reading of the row, see `_while_decided`."""
+    """Step 2 in all topics and tables together; the newest reading of the row, see
+    `_while_decided`.
+    """
     work = f"Markers of {row.transactional_id!r} at epoch {row.txn_epoch}"
     failures = Failures(work, logging.DEBUG)
-    left = _topics_of(row)
+    left: dict[str, Callable[[Reading], bool]] = {
+        f"topic {topic!r}": partial(_write_markers_of, root.topic_log(topic), row, ids, looks=looks)
+        for topic, ids in sorted(_topics_of(row).items())
+    }
+    for table in row.tables:
+        left[f"table {table.name!r}"] = partial(tables.publish, table)
     is_row_old = False
 
     def write(reading: Reading) -> bool:
-        """Write the markers that are left; False as in `_write_marker`."""
+        """Write what is left; False as in `_write_marker`."""
         nonlocal is_row_old
-        outcomes = root.store.together(
-            [
-                partial(caught, partial(_write_markers_of, log, row, ids, reading, looks=looks))
-                for log, ids in ((root.topic_log(topic), left[topic]) for topic in sorted(left))
-            ]
-        )
-        for topic, outcome in zip(sorted(left), outcomes, strict=True):
+        calls = [partial(caught, partial(publish, reading)) for publish in left.values()]
+        for part, outcome in zip(list(left), root.store.together(calls), strict=True):
             if isinstance(outcome, TxnLogError):
-                failures.add(f"topic {topic!r}", outcome)
+                failures.add(part, outcome)
                 is_row_old |= isinstance(outcome, LogGapError)
             if outcome is not False:
-                del left[topic]
+                del left[part]
         return not left
 
     newest = _while_decided(root, row, reading, write)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from txnlog.coordinator.root import Root, by_shard
+from txnlog.coordinator.tables import markers_in
 from txnlog.protocol.metadata import GroupTicket, Manifest, TransactionMetadata
 
 
@@ -28,7 +29,8 @@ def markers_for(
     topics |= {touched.topic for touched in row.partitions}
     carried = (*manifest.tickets, *row.pending.tickets, *tickets)
     groups = {one.group_id for one in carried}
-    return markers_of(root, row.producer_id, topics, groups)
+    markers = markers_of(root, row.producer_id, topics, groups)
+    return markers | markers_in(root, row.producer_id, manifest.tables)
 
 
 def unknown_producer_id(root: Root, topics: Iterable[str]) -> int:

@@ -17,6 +17,7 @@ from txnlog.coordinator.staged_files import (
     check_read_batches,
     read_topics,
 )
+from txnlog.coordinator.tables import ready_calls
 from txnlog.errors import RESTORE_ALL, LogGapError, TxnLogError
 from txnlog.process.failures import caught
 from txnlog.protocol.groups import GroupOffsets
@@ -33,7 +34,8 @@ def get_ready(
     *,
     read: TopicsRead | None = None,
 ) -> Sequence[StagedBatch]:
-    """Write the files, read and check their topics, and read the shards of the row and the groups.
+    """Write the files, read and check their topics and tables, and read the shards of the row and
+    the groups.
 
     `read` are the topics, if they and the shards were just read. Topics that have batches of the
     transaction already are read for their markers only (D131). Returns the files; raises what the
@@ -48,6 +50,7 @@ def get_ready(
         partial(read_topics, root, () if read is not None else topics),
         partial(shard.get_ready, check_head=False),
         *(partial(log.get_ready, check_head=read is None) for log in logs),
+        *ready_calls(root, staging.tables),
     ]
     made: list[Any] = root.store.together([partial(caught, part) for part in parts])
     staged = made[0]

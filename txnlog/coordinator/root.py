@@ -9,8 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from txnlog.errors import NotCoordinatorError, TxnLogError
+from txnlog.errors import ConfigError, NotCoordinatorError, TxnLogError, UnknownTableError
 from txnlog.process.failures import Failures, caught
+from txnlog.protocol.enlisted.registry import EnlistedTable
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.shards import offsets_table, shard_number, state_table
@@ -21,6 +22,7 @@ from txnlog.storage.delta.log_settings import LogSettings
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables import cluster_log
 from txnlog.storage.tables.cluster_log import ClusterLog, LeaseReading
+from txnlog.storage.tables.enlisted_log import EnlistedLog
 from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
 from txnlog.storage.tables.topic_log import TopicLog
 
@@ -39,6 +41,7 @@ class Root:
         self._topics: dict[str, TopicLog] = {}
         self._shards: dict[int, TransactionLog] = {}
         self._offsets: dict[int, OffsetsLog] = {}
+        self._tables: dict[str, EnlistedLog] = {}
         # A shard may be opened while several transactions are finished side by side.
         self._opening = threading.RLock()
 
@@ -298,6 +301,44 @@ class Root:
     def _memories(self, topics: Iterable[str]) -> list[TxnMemory]:
         views = [self.topic_log(topic).view.txns for topic in topics]
         return views + [shard.view.txns for shard in self._shards.values()]
+
+    # -- Delta tables of others ------------------------------------------------------------------
+
+    def enlisted(self, *, refresh: bool = True) -> dict[str, EnlistedTable]:
+        """The enlisted tables by name; those last read, if `refresh` is False."""
+        with self._opening:
+            if refresh:
+                self._meta.refresh()
+            return self._meta.enlisted()
+
+    def enlist(self, name: str, table: EnlistedTable) -> None:
+        """See ClusterLog.enlist."""
+        with self._opening:
+            self._meta.enlist(name, table)
+
+    def delist(self, name: str) -> None:
+        """See ClusterLog.delist."""
+        with self._opening:
+            self._meta.delist(name)
+
+    def table_log(self, url: str) -> EnlistedLog:
+        """Handle of the Delta table at a URL, as of its last refresh.
+
+        Raises UnknownTableError for a local folder that does not exist.
+        """
+        log = self._tables.get(url)
+        return self._tables.setdefault(url, self.open_table(url)) if log is None else log
+
+    def open_table(self, url: str) -> EnlistedLog:
+        """A handle of its own, of which nothing is read; raises as `table_log`."""
+        try:
+            return EnlistedLog(self.store.at(url), self.store.now_ms)
+        except ConfigError as error:
+            raise UnknownTableError(error.message, url=url) from error
+
+    def forget_table(self, url: str) -> None:
+        """Open the table's log anew at its next use: what is in memory may not be in it."""
+        self._tables.pop(url, None)
 
     def next_producer_id(self, *, above: int = -1) -> int:
         with self._opening:

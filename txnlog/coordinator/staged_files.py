@@ -10,6 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from txnlog.coordinator.root import Root
+from txnlog.coordinator.tables import TableChange
 from txnlog.errors import (
     RESTORE_ALL,
     LogGapError,
@@ -21,7 +22,7 @@ from txnlog.errors import (
 from txnlog.process.failures import Failures, caught
 from txnlog.protocol.appends import check_topic_id
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
-from txnlog.protocol.metadata import StagedBatch
+from txnlog.protocol.metadata import StagedBatch, StagedTable
 from txnlog.protocol.vacuum import file_retention_ms
 from txnlog.storage.delta.tombstones import read_tombstones
 from txnlog.storage.store.objects import ObjectStore
@@ -31,11 +32,13 @@ from txnlog.storage.tables.topic_log import TopicLog
 class Staging(NamedTuple):
     """Files of a commit that are still to be written: `write` does it, and returns them.
 
-    After an error `write` is called again, and need not repeat what it has done.
+    After an error `write` is called again, and need not repeat what it has done. `tables` are the
+    changes of tables of others; their part files are written beside.
     """
 
     topics: frozenset[str]
     write: Callable[[], Sequence[StagedBatch]]
+    tables: tuple[TableChange, ...] = ()
 
     @classmethod
     def done(cls, batches: Sequence[StagedBatch]) -> Staging:
@@ -75,20 +78,23 @@ def check_read_batches(root: Root, batches: Sequence[StagedBatch], read: TopicsR
     failures.check()
 
 
-def check_ages(root: Root, batches: Sequence[StagedBatch]) -> None:
+def check_ages(
+    root: Root, batches: Sequence[StagedBatch], tables: Sequence[StagedTable] = ()
+) -> None:
     """Raise StagedFileTooOldError for a file that vacuum may delete before the commit (R72)."""
-    if not batches:
+    staged = [(batch.staged_ms, f"{batch.topic}/{batch.path}") for batch in batches]
+    staged += [(table.staged_ms, f"{table.url}/{table.part}") for table in tables]
+    if not staged:
         return
-    oldest = min(batches, key=lambda batch: batch.staged_ms)
+    staged_ms, path = min(staged)
     topics = {batch.topic for batch in batches}
-    age_ms = root.store_now_ms(topics) - oldest.staged_ms
+    age_ms = root.store_now_ms(topics) - staged_ms
     vacuum_age_ms = root.vacuum_age_ms(topics)
     if age_ms > vacuum_age_ms // 2:
         raise StagedFileTooOldError(
-            f"{oldest.topic}/{oldest.path} was staged {age_ms // 1000} s ago, more than half "
-            f"of the vacuum age ({vacuum_age_ms // 1000} s), and may be deleted. Abort, and "
-            "write the data again.",
-            path=oldest.path,
+            f"{path} was staged {age_ms // 1000} s ago, more than half of the vacuum age "
+            f"({vacuum_age_ms // 1000} s), and may be deleted. Abort, and write the data again.",
+            path=path,
         )
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from txnlog.coordinator.root import Root
+from txnlog.coordinator.tables import waits_for
 from txnlog.errors import StorePermissionError
 from txnlog.process.failures import caught
 from txnlog.protocol.appends import has_marker
@@ -41,29 +42,36 @@ def check_owner(root: Root, row: TransactionMetadata) -> None:
 
 
 def as_shown(root: Root, rows: Sequence[TransactionMetadata]) -> list[TransactionMetadata]:
-    """Rows as operators see them: a transaction that is decided, and visible in all its topics, is
-    as its COMPLETE will leave it, whether that was written or not. All who ask for its offsets get
-    them, moved or not; one without a topic is complete when they are moved.
+    """Rows as operators see them: a transaction that is decided, and visible in all its topics and
+    tables, is as its COMPLETE will leave it, whether that was written or not. All who ask for its
+    offsets get them, moved or not; one without a topic is complete when they are moved.
     """
     done = {
         row.transaction
         for row in _published(root, rows)
-        if row.topic_ids or all(_has_moved(root, row, one.group_id) for one in row.moves)
+        if row.topic_ids
+        or row.tables
+        or all(_has_moved(root, row, one.group_id) for one in row.moves)
     }
     return [as_completed(row) if row.transaction in done else row for row in rows]
 
 
 def _published(root: Root, rows: Sequence[TransactionMetadata]) -> list[TransactionMetadata]:
-    """The rows whose transaction is decided, not complete, and visible in all its topics.
+    """The rows whose transaction is decided, not complete, and visible wherever it writes.
 
-    It reads these topics; where one cannot be read, the transaction is not among them.
+    It reads these topics and tables; where one cannot be read, the transaction is not among them.
     """
     decided = [row for row in rows if row.state.is_prepared and not row.owner.one_off]
     topics = sorted({topic for row in decided for topic in row.topics})
     # An older reading says nothing: the topic may have been created again since.
     reads = [partial(caught, partial(_read_topic, root, topic)) for topic in topics]
     found = dict(zip(topics, root.store.together(reads), strict=True))
-    return [row for row in decided if is_published(row, found)]
+    return [
+        row
+        for row in decided
+        if is_published(row, found)
+        and all(waits_for(root, row, table) is None for table in row.tables)
+    ]
 
 
 def unmoved(root: Root, holders: Iterable[TicketHolder]) -> list[TransactionMetadata]:

@@ -26,6 +26,7 @@ from txnlog.coordinator.readiness import get_held_ready, get_ready
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.staged_files import Staging, TopicsRead, check_ages
 from txnlog.coordinator.state_rows import describe
+from txnlog.coordinator.tables import parts_of
 from txnlog.errors import (
     ConcurrentTransactionsError,
     IllegalGenerationError,
@@ -34,6 +35,7 @@ from txnlog.errors import (
 )
 from txnlog.process.clock import OPERATION_ATTEMPTS_MAX
 from txnlog.process.failpoint import reach
+from txnlog.protocol.enlisted.parts import Part
 from txnlog.protocol.groups import GroupOffsets, unstable
 from txnlog.protocol.metadata import (
     GroupTicket,
@@ -181,7 +183,7 @@ class TransactionCoordinator:
                 now_ms=self._now_ms(),
             )
             if manifest is not None and isinstance(decision, Transition):
-                check_ages(self._root, manifest.batches)
+                check_ages(self._root, manifest.batches, manifest.tables)
             return decision
 
         return self._transition(row, decide)
@@ -230,11 +232,15 @@ class TransactionCoordinator:
                 raise
             # What was decided was staged: this writes nothing, and names the same files.
             staged = staging.write()
+            for change in staging.tables:
+                change.write(self._root)
         reach("prepare_commit.before")
 
         def end(tickets: tuple[GroupTicket, ...]) -> TransactionMetadata:
-            manifest = Manifest(batches=tuple(staged), tickets=tickets)
-            return self._end(given, TransactionResult.COMMIT, measured, manifest, last_batch)
+            tables = tuple(change.staged for change in staging.tables)
+            manifest = Manifest(batches=tuple(staged), tickets=tickets, tables=tables)
+            result, parts = TransactionResult.COMMIT, parts_of(staging.tables)
+            return self._end(given, result, measured, manifest, last_batch, parts)
 
         return self._under(tickets, row, offsets, end)
 
@@ -252,7 +258,8 @@ class TransactionCoordinator:
         row = self._completed(row)
         staging = batches if isinstance(batches, Staging) else Staging.done(batches)
         staged = get_ready(self._root, row, staging, offsets)
-        return self._add(row, (), offsets, Manifest(batches=tuple(staged)))
+        tables = tuple(change.staged for change in staging.tables)
+        return self._add(row, (), offsets, Manifest(batches=tuple(staged), tables=tables))
 
     def abort(self, row: TransactionMetadata) -> TransactionMetadata:
         """Abort the row's transaction; a deferred one needs no write."""
@@ -266,17 +273,19 @@ class TransactionCoordinator:
         phases: Phases,
         manifest: Manifest | None = None,
         last_batch: LastBatch | None = None,
+        parts: Mapping[str, Part] = {},
     ) -> TransactionMetadata:
         """Step 1, and what makes it visible; the row afterwards, prepared if COMPLETE is left.
 
-        A prepared `row` is that of the transaction before: the same write completes it.
+        A prepared `row` is that of the transaction before: the same write completes it. `parts` are
+        those of the manifest's tables.
         """
         former = row if row.state.is_prepared else None
         row = as_completed(row)
         ending = _ending(row)
-        fresh: Sequence[StagedBatch] = ()
+        fresh = Manifest()
         if manifest is not None and not row.pending.prepared_by_client:
-            fresh = manifest.batches
+            fresh = manifest
 
         def decide(now: TransactionMetadata | None) -> Transition | Done:
             decision = prepare_end(
@@ -291,7 +300,7 @@ class TransactionCoordinator:
                 now_ms=self._now_ms(),
             )
             if isinstance(decision, Transition):
-                check_ages(self._root, fresh)
+                check_ages(self._root, fresh.batches, fresh.tables)
             return decision
 
         reading = Reading.begin(self._store.clock)
@@ -302,7 +311,7 @@ class TransactionCoordinator:
             return ended
         reach("prepare_commit.after")
         try:
-            if publish_own(self._root, ended, reading=reading, phases=phases):
+            if publish_own(self._root, ended, reading=reading, phases=phases, parts=parts):
                 return ended
             # Another process has finished it; what the id has decided since is not to be completed.
             return as_completed(self.describe(row.transactional_id) or ended)

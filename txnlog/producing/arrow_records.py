@@ -50,8 +50,7 @@ def to_slices(table: pa.Table | pa.RecordBatch, now_ms: int) -> Iterator[TableSl
 
     Raises InvalidRecordError naming the column.
     """
-    if not isinstance(table, (pa.Table, pa.RecordBatch)):
-        raise TypeError(f"produce_batch takes a pyarrow.Table or RecordBatch, not {type(table)}.")
+    _check(table)
     names = table.schema.names
     unknown = [name for name in names if name not in COLUMNS]
     if "value" not in names or unknown or len(set(names)) < len(names):
@@ -82,6 +81,17 @@ def check_records(part: TableSlice, to: Destination) -> None:
         partition = None if partitions is None else partitions[row].as_py()
         size_bytes = int(record_sizes(part.records.slice(row, 1))[0])
         check_record(to, keys[row].as_py(), -1 if partition is None else partition, size_bytes, row)
+
+
+def to_table(rows: pa.Table | pa.RecordBatch) -> pa.Table:
+    """Rows for a table of others. Raises TypeError."""
+    _check(rows)
+    return pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+
+
+def _check(table: object) -> None:
+    if not isinstance(table, (pa.Table, pa.RecordBatch)):
+        raise TypeError(f"Rows are a pyarrow.Table or RecordBatch, not {type(table)}.")
 
 
 def _sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

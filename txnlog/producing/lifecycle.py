@@ -34,6 +34,7 @@ _ABORTED_BY_CLOSE = frozenset(
 _DURING = {
     ProducerCall.BEGIN: (LifecycleState.READY,),
     ProducerCall.SEND_OFFSETS: (LifecycleState.IN_TRANSACTION,),
+    ProducerCall.WRITE_TABLE: (LifecycleState.IN_TRANSACTION,),
     ProducerCall.PREPARE: (LifecycleState.PREPARING, LifecycleState.PREPARED),
     ProducerCall.COMMIT: (LifecycleState.COMMITTING,),
     ProducerCall.ABORT: (LifecycleState.ABORTING,),

@@ -38,6 +38,7 @@ from txnlog.errors import (
     TxnLogError,
 )
 from txnlog.messages import ConsumerGroupMetadata, TopicPartition
+from txnlog.producing.table_writes import TableWrites
 from txnlog.protocol.cooperation import current_generation
 from txnlog.protocol.expiry import SEEN_MS_MAX
 from txnlog.protocol.fencing import fenced
@@ -92,6 +93,7 @@ class _Transaction:
     ends, once it was written.
     """
 
+    tables: TableWrites
     progress: _Progress = _EMPTY
     offsets: dict[str, GroupOffsets] = field(default_factory=dict)
     has_lost_epoch: bool = False
@@ -114,7 +116,7 @@ class ProducerSession:
         self._timeout_ms: int = config.get("transaction.timeout.ms")
         self._row: TransactionMetadata | None = None
         self._row_read_ms: int | None = None
-        self._transaction = _Transaction()
+        self._transaction = _Transaction(TableWrites(cluster))
         self.transactional_id: str = config.get("transactional.id")
         self.fenced_error: TxnLogError | None = None
 
@@ -163,7 +165,7 @@ class ProducerSession:
 
     def begin(self) -> None:
         """Begin a transaction; no I/O (R29)."""
-        self._transaction = _Transaction()
+        self._transaction = _Transaction(TableWrites(self._cluster))
 
     def open(
         self, partitions: Sequence[TopicPartitions], offsets: Offsets = ()
@@ -211,10 +213,15 @@ class ProducerSession:
         # All or none, or the commit after an interrupt would commit some of them.
         self._transaction.offsets[group.group_id] = sent
 
+    @property
+    def tables(self) -> TableWrites:
+        """What the open transaction writes to tables of others."""
+        return self._transaction.tables
+
     def is_empty(self, staging: Staging) -> bool:
         """Whether the transaction has nothing to commit, and has written nothing."""
         txn = self._transaction
-        return not staging.topics and not txn.offsets and txn.progress is _EMPTY
+        return not (staging.topics or txn.offsets or txn.tables) and txn.progress is _EMPTY
 
     def prepare(self, staging: Staging) -> str:
         """The first of two phases; returns `prepared_state`."""
@@ -298,7 +305,7 @@ class ProducerSession:
             take_over=take_over,
         )
         is_kept = row.state is TransactionState.ONGOING
-        kept = _Transaction(_WRITTEN if is_kept else _EMPTY)
+        kept = _Transaction(TableWrites(self._cluster), _WRITTEN if is_kept else _EMPTY)
         self._row, self._row_read_ms, self._transaction = row, read_ms, kept
         return is_kept
 
@@ -321,7 +328,8 @@ class ProducerSession:
             return files
 
         try:
-            return end(self._newest, Staging(staging.topics, write), offsets=offsets)
+            tables = () if self.row.pending.prepared_by_client else txn.tables.changes()
+            return end(self._newest, Staging(staging.topics, write, tables), offsets=offsets)
         except TxnLogError as error:
             if error.context.get("decided") is TransactionResult.COMMIT:
                 self._note(_DECIDED)

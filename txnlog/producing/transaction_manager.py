@@ -29,6 +29,7 @@ from txnlog.producing.producer_session import ProducerSession
 from txnlog.producing.publishing import Deferred, Outlet, aborted
 from txnlog.producing.requests import Eager
 from txnlog.producing.sender import Sender
+from txnlog.producing.table_writes import TableWrites
 from txnlog.protocol.producer_states import (
     LifecycleState,
     ProducerCall,
@@ -125,6 +126,16 @@ class TransactionManager:
             self.session.add_offsets(positions, group, eager=self.is_eager)
 
         self._run(call, number, deadline, lambda: deadline.retry(add))
+
+    def write_table(self, write: Callable[[TableWrites], None], deadline: Deadline) -> None:
+        """Stage rows for a table of others."""
+        call = ProducerCall.WRITE_TABLE
+        number = self._lifecycle.enter(call)
+
+        def stage() -> None:
+            write(self.session.tables)
+
+        self._run(call, number, deadline, lambda: deadline.retry(stage))
 
     def prepare(self, deadline: Deadline) -> str:
         call = ProducerCall.PREPARE

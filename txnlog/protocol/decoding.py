@@ -25,8 +25,12 @@ PARTITIONS_MAX = 100_000
 NESTING_MAX = 200
 """Maximum levels of lists and objects; txnlog writes fewer than ten."""
 
+TABLE_NAME = r"\A[a-zA-Z0-9_][a-zA-Z0-9._-]{0,248}\Z"
+"""Of a Delta table of others: as a topic's, but no option of a command."""
+
 Int64 = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
+TableName = Annotated[str, msgspec.Meta(pattern=TABLE_NAME)]
 PartitionNumber = Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS_MAX)]
 
 _STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)

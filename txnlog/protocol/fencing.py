@@ -149,24 +149,25 @@ def check_manifest(row: TransactionMetadata, manifest: Manifest | None) -> None:
     # A repeated end may have another ticket: what is decided is what it carries.
     known = {one.group_id: one for one in row.pending.tickets}
     if not all(_carries(known.get(one.group_id), one) for one in manifest.tickets):
-        raise InvalidTxnStateError(
-            f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} is "
-            f"{row.state.name} with other offsets than those given now. Repeat a commit with what "
-            "it had, or begin a new transaction.",
-            transactional_id=row.transactional_id,
-            state=row.state.name,
-        )
-    if row.pending.prepared_by_client and not manifest.batches:
+        raise _ended_with(row, "other offsets than those given now")
+    if row.pending.prepared_by_client and not manifest.batches and not manifest.tables:
         return
     if manifest.batches != row.pending.batches:
-        raise InvalidTxnStateError(
-            f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} is "
-            f"{row.state.name} with {len(row.pending.batches)} other batches than the "
-            f"{len(manifest.batches)} given now. Repeat a commit with what it had, or begin a "
-            "new transaction.",
-            transactional_id=row.transactional_id,
-            state=row.state.name,
-        )
+        known_batches = len(row.pending.batches)
+        given = f"{known_batches} other batches than the {len(manifest.batches)} given now"
+        raise _ended_with(row, given)
+    if manifest.tables != row.pending.tables:
+        raise _ended_with(row, "other parts of tables than those given now")
+
+
+def _ended_with(row: TransactionMetadata, what: str) -> InvalidTxnStateError:
+    return InvalidTxnStateError(
+        f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} is "
+        f"{row.state.name} with {what}. Repeat a commit with what it had, or begin a new "
+        "transaction.",
+        transactional_id=row.transactional_id,
+        state=row.state.name,
+    )
 
 
 def _carries(decided: GroupTicket | None, given: GroupTicket) -> bool:

@@ -7,7 +7,7 @@ transition makes a new one with `msgspec.structs.replace`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,7 @@ from txnlog.protocol.decoding import (
     JsonObject,
     Natural,
     PartitionNumber,
+    TableName,
     check_columns,
     to_int64,
     unreadable,
@@ -44,6 +45,31 @@ class StagedBatch(JsonObject, frozen=True, kw_only=True):
     timestamp_min_us: Int64
     timestamp_max_us: Int64
     staged_ms: Int64
+
+
+class StagedTable(JsonObject, frozen=True, kw_only=True):
+    """What a transaction does to one enlisted Delta table, which is invisible until published.
+
+    `part` is the path below `url` of the part file: what is to be added, and removed. `table_id`
+    is the id in the table's metaData, `digest` that of the part file (BLAKE2b, 16 bytes).
+    `staged_ms` is when the oldest file was staged, by the clock of the root's store.
+    """
+
+    name: TableName
+    url: str
+    table_id: str
+    part: str
+    size_bytes: Natural
+    digest: str
+    mode: Literal["append", "overwrite"] = "append"
+    num_files: Natural
+    num_records: Natural
+    staged_ms: Int64
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a part file outside of the table."""
+        if not self.url or not self.part or ".." in self.part.split("/") or self.part[0] == "/":
+            raise ValueError(f"{self.part!r} is no path below a table")
 
 
 class TopicPartitions(JsonObject, frozen=True, kw_only=True):
@@ -112,13 +138,14 @@ def merge_tickets(
 class Manifest(JsonObject, frozen=True, kw_only=True):
     """What a decided transaction publishes: staged batches, and offsets of groups with tickets.
 
-    `app` goes into each topic with the batches.
+    `app` goes into each topic with the batches; `tables` are parts of Delta tables of others.
     """
 
     batches: tuple[StagedBatch, ...] = ()
     prepared_by_client: bool = False
     app: AppTransaction | None = None
     tickets: tuple[GroupTicket, ...] = ()
+    tables: tuple[StagedTable, ...] = ()
 
 
 class LastBatch(JsonObject, frozen=True, kw_only=True):
@@ -222,6 +249,12 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
         """The offsets that a decided commit moves; none otherwise."""
         is_commit = self.state is TransactionState.PREPARE_COMMIT
         return self.pending.tickets if is_commit else ()
+
+    @property
+    def tables(self) -> tuple[StagedTable, ...]:
+        """The parts of enlisted tables that a decided commit publishes; none otherwise."""
+        is_commit = self.state is TransactionState.PREPARE_COMMIT
+        return self.pending.tables if is_commit else ()
 
     @property
     def topics(self) -> dict[str, str]:

@@ -35,6 +35,7 @@ class ProblemKind(Enum):
     TAKEN_OVER = "taken over repeatedly"
     DEAD_MEMBER = "member without heartbeat"
     STUCK_QUERY = "query without batches"
+    TABLE_BLOCKED = "table blocked"
     TOPIC_MISSING = "topic missing"
     FILE_DAMAGED = "file damaged"
     DAMAGE = "damage"
@@ -145,7 +146,8 @@ class RootState:
     transaction holds back; -1 if it is unknown.
     `gone`: tables that rows refer to, and that have no log. `written_ms`: file -> when it was
     written, of the first files of `held`. `damaged_files`: file of a decision, or that a group
-    reads next -> what is wrong.
+    reads next -> what is wrong. `waiting_parts`: decided transaction -> name of a table of others
+    that does not have its part -> why, "" if nothing prevents it.
     `unreadable`: table -> why. `later` are topics that have not been read yet. `findings` are those
     of verify's checks across tables. `takeovers` and `batches`: id -> the times of its newest
     changes of owner, and of its newest decisions. `small_files`: topic -> how many can be merged.
@@ -163,6 +165,7 @@ class RootState:
     gone: Collection[str] = ()
     written_ms: Mapping[str, int] = field(default_factory=dict)
     damaged_files: Mapping[str, str] = field(default_factory=dict)
+    waiting_parts: Mapping[ProducerIdAndEpoch, Mapping[str, str]] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
     later: Collection[str] = ()
     findings: Sequence[Finding] = ()

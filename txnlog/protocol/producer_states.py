@@ -41,6 +41,7 @@ class ProducerCall(Enum):
     BEGIN = "begin_transaction()"
     SEND = "produce()"
     SEND_OFFSETS = "send_offsets_to_transaction()"
+    WRITE_TABLE = "append() or overwrite()"
     PREPARE = "prepare_transaction()"
     COMMIT = "commit_transaction()"
     ABORT = "abort_transaction()"
@@ -58,6 +59,7 @@ CALLS: Mapping[tuple[LifecycleState, ProducerCall], LifecycleState] = {
     (S.READY, C.BEGIN): S.IN_TRANSACTION,
     (S.IN_TRANSACTION, C.SEND): S.IN_TRANSACTION,
     (S.IN_TRANSACTION, C.SEND_OFFSETS): S.IN_TRANSACTION,
+    (S.IN_TRANSACTION, C.WRITE_TABLE): S.IN_TRANSACTION,
     (S.IN_TRANSACTION, C.PREPARE): S.PREPARING,
     (S.IN_TRANSACTION, C.COMMIT): S.COMMITTING,
     (S.IN_TRANSACTION, C.ABORT): S.ABORTING,

@@ -127,6 +127,7 @@ def _step(before: TransactionMetadata | None, row: TransactionMetadata) -> str:
 
 def _where(row: TransactionMetadata) -> str:
     parts = sorted({topic for topic, _ in row.topic_ids})
+    parts += [f"table {one.name}" for one in row.pending.tables]
     groups = sorted(one.group_id for one in row.pending.tickets)
     text = f", in {', '.join(parts)}" if parts else ""
     return text + (f", with offsets of group {', '.join(groups)}" if groups else "")

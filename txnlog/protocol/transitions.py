@@ -230,7 +230,7 @@ def prepare_end(
         return Done(found)
     pending = row.pending
     if result is TransactionResult.ABORT:
-        pending = replace(row.pending, batches=(), tickets=())
+        pending = replace(row.pending, batches=(), tickets=(), tables=())
     elif manifest is not None and not row.pending.prepared_by_client:
         # A client commits exactly what it prepared.
         carried = merge_tickets(pending.tickets, manifest.tickets)

@@ -135,7 +135,7 @@ def is_published(row: TransactionMetadata, state: RootState) -> bool:
 
 
 def _unpublished(row: TransactionMetadata, state: RootState) -> list[str]:
-    """The tables without the marker of a decided transaction."""
+    """The tables without the marker, or the part, of a decided transaction."""
     named = dict(row.topic_ids)
     lacking = [
         name
@@ -147,7 +147,8 @@ def _unpublished(row: TransactionMetadata, state: RootState) -> list[str]:
         memory = state.offsets.get(table)
         if memory is not None and memory.markers.get(row.producer_id, -1) < row.txn_epoch:
             lacking.append(table)
-    return sorted({*lacking, *(table for table in named if table in state.gone)})
+    parts = [f"the table {name}" for name in state.waiting_parts.get(row.transaction, {})]
+    return sorted({*lacking, *parts, *(table for table in named if table in state.gone)})
 
 
 def late_transactions(state: RootState) -> Iterator[tuple[TransactionMetadata, int]]:
@@ -203,6 +204,11 @@ def _decided(
     damaged = state.damaged_files
     wrong = [f"{file} {damaged[file]}" for file in files if file in damaged]
     gone = [table for table in tables if table in state.gone]
+    blocked = {
+        name: reason
+        for name, reason in state.waiting_parts.get(row.transaction, {}).items()
+        if reason
+    }
     kind, why, command = ProblemKind.DECIDED, row.state.kafka_name, ONCE
     ends = "any client or housekeeping finishes it: it is decided"
     if wrong:
@@ -213,6 +219,11 @@ def _decided(
         kind, command = ProblemKind.TOPIC_MISSING, "txnlog verify"
         why = f"{why}; it writes to {', '.join(gone)}, and its folder is gone"
         ends = "the folder, mounted or restored; then any client finishes the transaction"
+    elif blocked:
+        kind, name = ProblemKind.TABLE_BLOCKED, min(blocked)
+        command = f"txnlog tables describe {name}"
+        why = f"{why}; {'; '.join(f'{name}: {blocked[name]}' for name in sorted(blocked))}"
+        ends = "the table, once it takes the part or can be read again; any client publishes it"
     elif tables:
         why = f"{why}; its marker is not in {', '.join(tables)}"
     yield problem_of(

@@ -164,6 +164,8 @@ class SharedMemory:
     def __init__(self, clock: VirtualClock | None = None) -> None:
         self.clock = clock or VirtualClock()
         self.backing = MemoryStore()
+        self.places: dict[str, MemoryStore] = {}
+        """URL -> what is there: Delta tables outside of the root."""
         self.modified_ms: dict[str, int] = {}
         self._late: list[tuple[str, Callable[[], object]]] = []
 
@@ -218,6 +220,11 @@ class FaultyStore(ObjectStore):
         self._shared = shared
         self._conditional = False
 
+    def at(self, url: str) -> ObjectStore:
+        """Another place of the shared memory, whose calls are counted and fail as this one's."""
+        assert self._shared is not None
+        return _Elsewhere(self, self._shared.places.setdefault(url, MemoryStore()), url)
+
     def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
         """As ObjectStore's, one call after the other, in an order that depends on the seed only."""
         order = builtins.list(range(len(calls)))
@@ -229,11 +236,18 @@ class FaultyStore(ObjectStore):
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """As ObjectStore's, with injected false refusals."""
+        with self.conditional():
+            try:
+                return super().put_if_absent(path, data)
+            except _SaidExistsError:
+                return False
+
+    @contextmanager
+    def conditional(self) -> Iterator[None]:
+        """Calls inside the block are conditional puts, which may be refused falsely."""
         self._conditional = True
         try:
-            return super().put_if_absent(path, data)
-        except _SaidExistsError:
-            return False
+            yield
         finally:
             self._conditional = False
 
@@ -293,3 +307,41 @@ class FaultyStore(ObjectStore):
             raise _SaidExistsError(f"{path}: injected 'already exists'", path=path)
         if fault in (Fault.FAIL_BEFORE, Fault.LAND_LATE, Fault.SAY_EXISTS):
             raise StorageError(f"{path}: injected failure before {verb}", path=path)
+
+
+class _Elsewhere(ObjectStore):
+    """A place outside of the root, for the process of a FaultyStore. Paths of its plan, and of its
+    calls, begin with the URL.
+    """
+
+    def __init__(self, process: FaultyStore, backing: MemoryStore, url: str) -> None:
+        super().__init__(backing, url, clock=process.clock)
+        self._process = process
+
+    @property
+    def is_remote(self) -> bool:
+        return self._process.is_remote
+
+    def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
+        return self._process.together(calls)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        with self._process.conditional():
+            try:
+                return super().put_if_absent(path, data)
+            except _SaidExistsError:
+                return False
+
+    def head(self, path: str) -> ObjectMeta:
+        return self._by_shared_clock(super().head(path))
+
+    def list(self, prefix: str, *, start_after: str | None = None) -> builtins.list[ObjectMeta]:
+        found = super().list(prefix, start_after=start_after)
+        return [self._by_shared_clock(meta) for meta in found]
+
+    def _by_shared_clock(self, meta: ObjectMeta) -> ObjectMeta:
+        there = meta._replace(path=f"{self.url}/{meta.path}")
+        return self._process._by_shared_clock(there)._replace(path=meta.path)
+
+    def _call(self, verb: str, path: str, call: Callable[[], T]) -> T:
+        return self._process._call(verb, f"{self.url}/{path}", call)

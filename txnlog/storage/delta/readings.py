@@ -26,5 +26,9 @@ class Reading(NamedTuple):
 
     def counts_for(self, log: DeltaLog) -> bool:
         """Whether a commit to `log`, as last refreshed, may depend on the row."""
-        age_ms = log.store.clock.boot_ms() - self.boot_ms
-        return age_ms <= log.settings.trust_ms and log.forgotten_at < self.stamp
+        is_young = self.is_young(log.store.clock, log.settings.trust_ms)
+        return is_young and log.forgotten_at < self.stamp
+
+    def is_young(self, clock: Clock, trust_ms: int) -> bool:
+        """Whether the read began a short time ago."""
+        return clock.boot_ms() - self.boot_ms <= trust_ms

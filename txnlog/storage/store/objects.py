@@ -116,6 +116,8 @@ class ObjectStore:
         self._look: Callable[[], object] | None = None
         self._looked_ms: int | None = None
         self._looking = threading.Lock()
+        self._options: Callable[[], Mapping[str, str]] = dict
+        """A call, so that nothing shows the secrets among them (R67)."""
         self.latency = Latency(_LOCAL_LATENCY_MS_MAX if self.is_local else LATENCY_MS_MAX)
 
     @classmethod
@@ -140,7 +142,9 @@ class ObjectStore:
         settings = parse_storage_options(url, options or {})
         path = local_path(url)
         if path is not None:
-            return cls._local(os.path.abspath(path), create, clock, settings.fsync)
+            opened = cls._local(os.path.abspath(path), create, clock, settings.fsync)
+            opened._options = lambda: options or {}
+            return opened
         check_parent()
         scheme = url.partition(":")[0].lower()
         place, shown = place_of(url), without_secrets(url)
@@ -160,7 +164,25 @@ class ObjectStore:
                 f"az://container/... or abfss://container@account.dfs.core.windows.net/...{hint}",
                 url=shown,
             )
-        return cls(open_place(place.url, settings), place.url, clock=clock)
+        opened = cls(open_place(place.url, settings), place.url, clock=clock)
+        opened._options = lambda: options or {}
+        return opened
+
+    def at(self, url: str) -> ObjectStore:
+        """Another place. It has the options of this one if both are in one cloud, or on this disk;
+        else its credentials are those of the environment.
+
+        Raises ConfigError, also for a local folder that does not exist.
+        """
+        here, there = place_of(self.url), place_of(url)
+        is_same = (here and here.cloud) == (there and there.cloud)
+        options = self._options() if is_same else {}
+        opened = ObjectStore.from_url(url, options, create=False, clock=self.clock)
+        disk = self._disk
+        if disk is not None and opened.is_local:
+            # What the root records of fsync is for what its transactions write elsewhere, too.
+            opened.watch_fsync(lambda: opened.set_fsync(disk.fsync, by_all=False))
+        return opened
 
     @classmethod
     def _local(

@@ -22,6 +22,10 @@ class ReadOnlyStore(ObjectStore):
         self._base = base
         self._at_once = base._at_once
 
+    def at(self, url: str) -> ObjectStore:
+        """As ObjectStore's, and only read."""
+        return ReadOnlyStore(self._base.at(url))
+
     def watch_folder(self, path: str, check: Callable[[], None]) -> None:
         """The other store does it."""
 

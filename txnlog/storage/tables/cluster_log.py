@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from txnlog.errors import (
@@ -16,7 +17,14 @@ from txnlog.errors import (
     ObjectNotFoundError,
     UnsupportedProtocolError,
 )
-from txnlog.protocol.decoding import FORMAT
+from txnlog.protocol.decoding import FORMAT, unreadable
+from txnlog.protocol.enlisted.registry import (
+    ENLISTED_TABLE,
+    EnlistedTable,
+    check_table_name,
+    find_enlisted,
+    prepare_enlist,
+)
 from txnlog.protocol.leases import Lease, decode_lease, encode_lease
 from txnlog.protocol.snapshots import PIN, Pin, kept_from_ms, read_json
 from txnlog.settings.names import OFFSETS_SHARDS_DEFAULT, SHARDS_DEFAULT
@@ -42,6 +50,8 @@ CHANGE_LEASE = "CHANGE LEASE"
 SNAPSHOTS = f"{PATH}/snapshot-"
 """What the files of named snapshots begin with; a property for each says which is its."""
 SNAPSHOT_PREFIX = "snapshot."
+TABLE_PREFIX = "table."
+"""With a name: a Delta table of others that transactions may write to."""
 FSYNC = "storage.fsync"
 ON, OFF, SYNCING = "true", "false", "syncing"
 """Values of FSYNC. SYNCING: processes sync what they write, and what was written before is being
@@ -176,15 +186,43 @@ class ClusterLog:
         """The newest version of the table that was read; -1 if there is none."""
         return self._log.version
 
-    def _with_config(self, config: Mapping[str, str], *, without: Collection[str] = ()) -> Metadata:
-        """The table's metadata with other values of properties, and without some."""
+    def enlisted(self) -> dict[str, EnlistedTable]:
+        """The enlisted tables by name, as of the last refresh. Raises CorruptLogError."""
+        return {
+            key.removeprefix(TABLE_PREFIX): _enlisted(key, text)
+            for key, text in sorted(self._view.config.items())
+            if key.startswith(TABLE_PREFIX)
+        }
+
+    def enlist(self, name: str, table: EnlistedTable) -> None:
+        """Record an enlisted table; raises as `prepare_enlist`."""
+
+        def commit(decided: EnlistedTable | None) -> Outcome | None:
+            text = None if decided is None else ENLISTED_TABLE.encode(decided)
+            return None if text is None else self._change_table("ENLIST TABLE", name, text)
+
+        transact(self._log, lambda: prepare_enlist(self.enlisted(), name, table), commit)
+
+    def delist(self, name: str) -> None:
+        """Forget an enlisted table. Raises UnknownTableError."""
+
+        def commit(_: EnlistedTable) -> Outcome:
+            return self._change_table("DELIST TABLE", name, None)
+
+        transact(self._log, lambda: find_enlisted(self.enlisted(), name), commit)
+
+    def _change_table(self, operation: str, name: str, text: str | None) -> Outcome:
+        action = self._with_config({TABLE_PREFIX + name: text})
+        return self._log.commit([action], operation=operation, parameters={"table": name})
+
+    def _with_config(self, config: Mapping[str, str | None]) -> Metadata:
+        """The table's metadata with other values of properties; None: without the property."""
         metadata = self._log.metadata
         assert metadata is not None
-        properties = {CONFIG_PREFIX + name: value for name, value in config.items()}
-        found = {**metadata.configuration, **properties}
-        for name in without:
-            found.pop(CONFIG_PREFIX + name, None)
-        return replace(metadata, configuration=found)
+        changes = {CONFIG_PREFIX + name: value for name, value in config.items()}
+        merged = {**metadata.configuration, **changes}
+        kept = {name: value for name, value in merged.items() if value is not None}
+        return replace(metadata, configuration=kept)
 
     def _create(self, shards: int, offsets_shards: int, fsync: str) -> None:
         # From the first file on.
@@ -331,10 +369,12 @@ class ClusterLog:
         """Write the pins that `decide` returns, and remove those for which it returns None."""
 
         def commit(changed: Mapping[str, Pin | None]) -> Outcome | None:
-            given = {SNAPSHOT_PREFIX + name: pin for name, pin in changed.items()}
-            kept = {name: PIN.encode(pin) for name, pin in given.items() if pin is not None}
-            action = self._with_config(kept, without=given.keys() - kept.keys())
-            return self._log.commit([action], operation="CHANGE SNAPSHOTS") if given else None
+            texts = {
+                SNAPSHOT_PREFIX + name: None if pin is None else PIN.encode(pin)
+                for name, pin in changed.items()
+            }
+            action = self._with_config(texts)
+            return self._log.commit([action], operation="CHANGE SNAPSHOTS") if texts else None
 
         transact(self._log, lambda: decide(self.pins), commit)
 
@@ -372,6 +412,14 @@ class ClusterLog:
 
     def _written_ms(self, version: int) -> int:
         return self._store.head(commit_path(PATH, version)).last_modified_ms
+
+
+def _enlisted(key: str, text: str) -> EnlistedTable:
+    try:
+        check_table_name(key.removeprefix(TABLE_PREFIX))
+        return ENLISTED_TABLE.decode(text)
+    except (ValueError, TypeError, msgspec.MsgspecError) as error:
+        raise unreadable(f"the property {CONFIG_PREFIX}{key}", error, source=PATH) from error
 
 
 def follow_root(store: ObjectStore) -> None:

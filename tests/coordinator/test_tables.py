@@ -1,0 +1,378 @@
+"""Delta tables of others in a transaction: every storage call fails, and others commit meanwhile.
+
+A transaction writes two topics, appends to one table, overwrites a partition of another, and
+commits offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.cases import Some
+from tests.coordinator.test_crashes import Deferred, restart_group, sweep, take_over
+from tests.faults import RETRIABLE, Trial, cuts, meetings
+from tests.tables import (
+    NAME,
+    TABLE_ID,
+    URL,
+    ForeignTable,
+    appended,
+    definition,
+    overwritten,
+    with_table,
+)
+from tests.world import (
+    ERRORS,
+    PLAIN,
+    both,
+    consumed,
+    faults,
+    outcome_of,
+    owned,
+    planned,
+    position,
+    process,
+    recover,
+    state_of,
+    visible,
+    world,
+)
+from txnlog.cluster import Cluster
+from txnlog.coordinator.finishing import finish
+from txnlog.coordinator.staged_files import Staging
+from txnlog.coordinator.sweeper import Sweeper
+from txnlog.coordinator.tables import TableChange
+from txnlog.errors import CorruptLogError, TableChangedError, UnknownTableError
+from txnlog.protocol.enlisted.registry import EnlistedTable
+from txnlog.protocol.states import TransactionState
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.testing.faults import Fault, SharedMemory
+
+OTHER, OTHER_URL = "gold.days", "memory://gold"
+OTHER_ID = "0b1c7c6e-0000-4000-8000-000000000002"
+NARROW = (("day", "string"),)
+"""Columns of the table without those of the rows: no part fits it."""
+
+
+def files(cluster: Cluster, name: str, tables: tuple[TableChange, ...] = ()) -> Staging:
+    batches = both(cluster, name)
+    return Staging(frozenset(batch.topic for batch in batches), lambda: batches, tables)
+
+
+def changes(cluster: Cluster, *ids: int) -> tuple[TableChange, ...]:
+    return (*appended(cluster, *ids), *overwritten(cluster, *ids, name=OTHER))
+
+
+class WithTables(Deferred):
+    """The second transaction of a run is under way; the first has written 1 to both tables."""
+
+    staging: Staging
+
+    @classmethod
+    def begin(cls, shared: SharedMemory, settings: LogSettings) -> WithTables:
+        cluster = process(shared, settings=settings)
+        with_table(shared, cluster)
+        with_table(shared, cluster, name=OTHER, url=OTHER_URL, table_id=OTHER_ID)
+        row = owned(cluster, "first")
+        staging = files(cluster, "before", changes(cluster, 1))
+        row = cluster.coordinator.commit(row, staging, offsets=[consumed(0, 10)])
+        actor = cls(shared, cluster, row, [])
+        actor.staging = files(cluster, "mine", changes(cluster, 2))
+        return actor
+
+    def act(self) -> None:
+        self.cluster.coordinator.commit(self.row, self.staging, offsets=[consumed(10, 20)])
+
+
+class OnlyTables(WithTables):
+    """No topic, and no offsets: nothing else shows the transaction."""
+
+    def act(self) -> None:
+        staging = Staging(frozenset(), tuple, self.staging.tables)
+        self.cluster.coordinator.commit(self.row, staging)
+
+
+def begun(kind: type[WithTables]) -> Trial:
+    shared = world(settings=PLAIN)
+    actor = kind.begin(shared, PLAIN)
+    return Trial(shared, actor.cluster, actor.act)
+
+
+def judge(kind: type[WithTables], trial: Trial) -> bool:
+    """After recovery the transaction is everywhere, once, or nowhere."""
+    shared = trial.shared
+    after = recover(shared)
+    found = (ForeignTable(shared).ours(), ForeignTable(shared, OTHER_URL).ours())
+    assert found in (([1, 2], [2]), ([1], [1])), f"torn: {found}"
+    is_there = found == ([1, 2], [2])
+    assert is_there or trial.outcome != "done"
+    if kind is WithTables:
+        assert visible(after, "mine") == (is_there, is_there)
+        assert position(after) == (20 if is_there else 10)
+    return is_there
+
+
+KINDS = [WithTables, OnlyTables]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_transaction_with_tables_cut_at_any_call_is_everywhere_or_nowhere(
+    kind: type[WithTables], some: Some[Any]
+) -> None:
+    """Before PREPARE no table has it, after PREPARE any process publishes it (R36, R73, R74)."""
+    assert {judge(kind, trial) for trial in cuts(partial(begun, kind), some)} == {True, False}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_transaction_with_tables_repeated_after_an_error_is_there_once(
+    kind: type[WithTables], some: Some[Any]
+) -> None:
+    """A lost reply of a put to the table's log is settled by reading the log (R36, R74)."""
+    for trial in cuts(partial(begun, kind), some, ERRORS):
+        assert trial.outcome in ("done", *RETRIABLE)
+        assert trial.again() == "done"
+        assert judge(kind, trial)
+
+
+def test_recovery_of_tables_cut_at_any_call_is_recovered_again(some: Some[Any]) -> None:
+    """A helper reads the part file, and may die after any of its puts, too (R36, R74)."""
+    for trial in cuts(partial(begun, WithTables), some, (Fault.CRASH_AFTER,)):
+        for second in range(60):
+            helper = process(trial.shared)
+            sweeper = Sweeper(helper, interval_ms=120_000)
+            sweeper.sweep()
+            trial.shared.clock.advance_ms(120_000)
+            with planned(helper, {second: Fault.CRASH_AFTER}):
+                if outcome_of(sweeper.sweep) == "done":
+                    break
+        judge(WithTables, trial)
+
+
+def foreign_append(other: Cluster, shared: SharedMemory) -> None:
+    """The overwrite of day 1 removes such a file if it lands later."""
+    for url in (URL, OTHER_URL):
+        ForeignTable(shared, url).append()
+
+
+def change_and_undo(other: Cluster, shared: SharedMemory) -> None:
+    """An incompatible change, and its end, which another process meets in between."""
+    table = ForeignTable(shared)
+    table.commit(definition(NARROW))
+    outcome_of(lambda: sweep(other))
+    table.commit(definition())
+
+
+def by(act: Callable[[Cluster], None]) -> Callable[[Cluster, SharedMemory], None]:
+    return lambda other, _: act(other)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["", "late"])
+@pytest.mark.parametrize(
+    "other_act",
+    [foreign_append, change_and_undo, by(take_over), by(sweep), by(restart_group)],
+    ids=["foreign append", "foreign change", "take over", "sweep", "restart group"],
+)
+def test_transaction_with_tables_met_at_any_call_is_everywhere_or_nowhere(
+    other_act: Callable[[Cluster, SharedMemory], None], late: bool, some: Some[Any]
+) -> None:
+    """A zombie pauses at any call, others continue, and it resumes (R27, R31, R74).
+
+    `late`: its call at that moment is a put that lands only after the others have acted.
+    """
+
+    def meanwhile(trial: Trial) -> None:
+        other_act(process(trial.shared), trial.shared)
+
+    for trial in meetings(partial(begun, WithTables), meanwhile, some, late=late):
+        judge(WithTables, trial)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["", "late"])
+def test_table_that_changes_at_any_call_refuses_or_blocks_its_transaction(
+    late: bool, some: Some[Any]
+) -> None:
+    """Refused, nothing has it; decided, all but this table, which gets it later (R37, R74)."""
+
+    def meanwhile(trial: Trial) -> None:
+        ForeignTable(trial.shared).commit(definition(NARROW))
+
+    outcomes = set()
+    for trial in meetings(partial(begun, WithTables), meanwhile, some, late=late):
+        outcomes.add(trial.outcome)
+        recover_what_can(trial.shared)
+        found = ForeignTable(trial.shared).ours(), ForeignTable(trial.shared, OTHER_URL).ours()
+        assert found in (([1], [1]), ([1], [2]), ([1, 2], [2]))
+        ForeignTable(trial.shared).commit(definition())
+        judge(WithTables, trial)
+    assert outcomes <= {"done", "TableChangedError", *RETRIABLE}
+    assert late or "TableChangedError" in outcomes
+
+
+def recover_what_can(shared: SharedMemory) -> None:
+    cluster = process(shared)
+    sweeper = Sweeper(cluster, interval_ms=120_000)
+    for _ in range(2):
+        outcome_of(sweeper.sweep)
+        shared.clock.advance_ms(120_000)
+
+
+# --- Blocked ------------------------------------------------------------------------------------
+
+
+def change_before_publication(
+    shared: SharedMemory, cluster: Cluster, change: dict[str, Any]
+) -> None:
+    """Another writer commits before the next put to the table's log."""
+    waiting = [change]
+
+    def plan(verb: str, path: str) -> Fault:
+        if verb == "put" and path.startswith(f"{URL}/_delta_log/") and waiting:
+            ForeignTable(shared).commit(waiting.pop())
+        return Fault.NONE
+
+    faults(cluster).plan = plan
+
+
+def blocked(shared: SharedMemory) -> tuple[Cluster, TableChangedError]:
+    """A transaction whose table is changed between its decision and its publication."""
+    actor = WithTables.begin(shared, PLAIN)
+    change_before_publication(shared, actor.cluster, definition(NARROW))
+    with pytest.raises(TableChangedError) as raised:
+        actor.act()
+    return actor.cluster, raised.value
+
+
+def test_table_that_changes_after_the_decision_blocks_its_transaction_only() -> None:
+    """The topics, and the other table, have it; its offsets and COMPLETE wait (R37, R74)."""
+    shared = world()
+    cluster, error = blocked(shared)
+    assert error.context["decided"]
+    assert not error.abortable
+    assert "id" in error.message
+    assert visible(process(shared), "mine") == (True, True)
+    assert ForeignTable(shared, OTHER_URL).ours() == [2]
+    assert ForeignTable(shared).ours() == [1]
+    assert state_of(cluster) is TransactionState.PREPARE_COMMIT
+    assert outcome_of(lambda: owned(cluster, "another run")) == "TableChangedError"
+    ForeignTable(shared).commit(definition())
+    after = recover(shared)
+    assert state_of(after) is TransactionState.COMPLETE_COMMIT
+    assert ForeignTable(shared).ours() == [1, 2]
+    assert position(after) == 20
+
+
+def test_table_that_was_made_again_after_the_decision_settles_the_part() -> None:
+    """With another id it is as if the part had been published just before (R74)."""
+    shared = world()
+    actor = WithTables.begin(shared, PLAIN)
+    change_before_publication(shared, actor.cluster, definition(table_id="another"))
+    actor.act()
+    assert state_of(recover(shared)) is TransactionState.COMPLETE_COMMIT
+    assert len(ForeignTable(shared).commits()) == 3
+
+
+def test_table_that_was_dropped_with_all_its_files_settles_the_part() -> None:
+    """The part file is gone, too; another process finishes the transaction (R73, R74)."""
+    shared = world()
+    blocked(shared)
+    store = shared.places[URL]
+    for page in list(store.list()):
+        store.delete([item["path"] for item in page])
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+    ForeignTable(shared).commit({"protocol": protocol}, definition(table_id="another"))
+    assert state_of(recover(shared)) is TransactionState.COMPLETE_COMMIT
+    assert len(ForeignTable(shared).commits()) == 1
+
+
+def test_staged_file_that_is_gone_is_named_and_not_published() -> None:
+    """A version that names it would stop every reader of the table (R66, R74)."""
+    shared = world()
+    blocked(shared)
+    ForeignTable(shared).commit(definition())
+    store = shared.places[URL]
+    paths = {item["path"] for page in store.list("_txnlog") for item in page}
+    named = {a["add"]["path"] for one in ForeignTable(shared).commits() for a in one if "add" in a}
+    [lost] = [path for path in paths - named if path.endswith(".parquet")]
+    kept = bytes(store.get(lost).bytes())
+    store.delete(lost)
+    cluster = process(shared)
+    row = cluster.coordinator.describe("tx")
+    assert row is not None
+    with pytest.raises(CorruptLogError, match="is missing: nothing was published") as raised:
+        finish(cluster, row)
+    assert raised.value.file == f"{URL}/{lost}"
+    assert ForeignTable(shared).ours() == [1]
+    store.put(lost, kept)
+    recover(shared)
+    assert ForeignTable(shared).ours() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (definition(NARROW), TableChangedError),
+        (definition(table_id="another"), UnknownTableError),
+    ],
+)
+def test_table_that_changes_before_the_decision_refuses_it(
+    change: dict[str, Any], error: type[Exception]
+) -> None:
+    """Nothing is decided, and the transaction can be aborted (R74)."""
+    shared = world()
+    actor = WithTables.begin(shared, PLAIN)
+    ForeignTable(shared).commit(change)
+    with pytest.raises(error) as raised:
+        actor.act()
+    assert "decided" not in raised.value.context  # type: ignore[attr-defined]
+    assert raised.value.abortable  # type: ignore[attr-defined]
+    assert visible(process(shared), "mine") == (False, False)
+
+
+def test_delisted_table_refuses_the_decision() -> None:
+    """An operator has decided that nothing more comes; a sweep sees it (R74)."""
+    shared = world()
+    actor = WithTables.begin(shared, PLAIN)
+    process(shared).delist(NAME)
+    actor.cluster.sweeper.sweep()
+    with pytest.raises(UnknownTableError, match="there are: gold.days"):
+        actor.act()
+
+
+def test_transaction_that_the_table_knows_already_is_refused() -> None:
+    """After a restore of the root alone the table has a later epoch: the part would be taken for
+    one that is there (R36, R74).
+    """
+    shared = world()
+    actor = WithTables.begin(shared, PLAIN)
+    app_id = f"txnlog/{actor.cluster.cluster_id}/{actor.row.producer_id}"
+    ForeignTable(shared).commit({"txn": {"appId": app_id, "version": 7}})
+    assert outcome_of(actor.act) == "LogGapError"
+    assert ForeignTable(shared).ours() == [1]
+
+
+# --- Enlisting ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delists", [False, True])
+def test_enlisting_cut_at_any_call_is_whole_or_not_at_all(delists: bool, some: Some[Any]) -> None:
+    """And the same call again, after a lost reply, succeeds (R63)."""
+    table = EnlistedTable(url=URL, table_id=TABLE_ID, since_ms=0)
+
+    def begin() -> Trial:
+        shared = world()
+        with_table(shared, process(shared), name="there", url=OTHER_URL, table_id=OTHER_ID)
+        cluster = process(shared)
+        act = partial(cluster.delist, "there") if delists else partial(cluster.enlist, NAME, table)
+        return Trial(shared, cluster, act)
+
+    for trial in cuts(begin, some):
+        found = set(process(trial.shared).enlisted())
+        before, after = ({"there"}, set()) if delists else ({"there"}, {"there", NAME})
+        assert found in (before, after)
+        assert found == after or trial.outcome != "done"
+        again = outcome_of(partial(process(trial.shared).enlist, NAME, table))
+        assert again == "done"

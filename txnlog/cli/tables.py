@@ -1,0 +1,91 @@
+"""`txnlog tables`: enlist Delta tables of others, list, describe and delist them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from txnlog.admin import TableDescription
+from txnlog.cli.session import Session, Watch, session_of
+from txnlog.cli.times import format_time
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Delta tables of others that transactions may write to.",
+)
+
+LIST = ("Name", "Url", "TableId", "Since", "Version", "Waiting")
+WAITING = ("TransactionalId", "ProducerId", "ProducerEpoch", "Decided", "Records", "Why")
+NOTHING = "nothing prevents it: any client or housekeeping publishes it"
+
+Name = Annotated[str, typer.Argument(help="Name of the table in this root.")]
+
+
+@app.command()
+def enlist(
+    context: typer.Context,
+    name: Name,
+    url: Annotated[str, typer.Argument(help="Where the Delta table is: a path or a URL.")],
+) -> None:
+    """Let transactions append to a Delta table, and overwrite its partitions.
+
+    All its writers must create log files only if they are absent: see docs/limits.md.
+    """
+    session = session_of(context)
+    session.admin().enlist_tables({name: url})[name].result()
+    session.say(f"Enlisted {name}.")
+
+
+@app.command("list")
+def list_all(context: typer.Context, watch: Watch = None) -> None:
+    """The enlisted tables; Waiting: decided transactions that are not in it yet."""
+    session = session_of(context)
+
+    def show() -> None:
+        found = session.admin().list_tables().result()
+        session.show(LIST, [_row(session, table) for table in found])
+        session.finish({table.name: table.error for table in found})
+
+    session.watch(watch, show)
+
+
+@app.command()
+def describe(context: typer.Context, name: Name, watch: Watch = None) -> None:
+    """The decided transactions that are not in a table yet, and what prevents it."""
+    session = session_of(context)
+
+    def show() -> None:
+        found = session.admin().describe_tables([name])[name].result()
+        if not session.is_json:
+            session.show(LIST, [_row(session, found)])
+        rows = [
+            (
+                part.transactional_id,
+                part.producer_id,
+                part.producer_epoch,
+                part.decided_ms if session.is_json else format_time(part.decided_ms),
+                part.num_records,
+                part.why or NOTHING,
+            )
+            for part in found.waiting
+        ]
+        if rows or session.is_json:
+            session.show(WAITING, rows)
+        session.finish({found.name: found.error})
+
+    session.watch(watch, show)
+
+
+@app.command()
+def delist(context: typer.Context, name: Name) -> None:
+    """Let no new transaction write to a table. Its data stays, also that below _txnlog."""
+    session = session_of(context)
+    session.admin().delist_tables([name])[name].result()
+    session.say(f"Delisted {name}. The files below its folder _txnlog are part of the table.")
+
+
+def _row(session: Session, table: TableDescription) -> tuple[object, ...]:
+    since = table.since_ms if session.is_json else format_time(table.since_ms)
+    return table.name, table.url, table.table_id, since, table.version, len(table.waiting)
