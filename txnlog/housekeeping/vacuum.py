@@ -18,6 +18,11 @@ from msgspec.structs import replace
 from txnlog.cluster import Cluster
 from txnlog.coordinator.snapshots import kept_snapshots, topic_at
 from txnlog.errors import CorruptLogError, ForeignTableError, UnsupportedProtocolError
+from txnlog.housekeeping.table_vacuum import (
+    StagedFiles,
+    deletable_staged_files,
+    old_staged_files,
+)
 from txnlog.process.failures import Failures
 from txnlog.protocol.txn_memory import VACUUM_AGE, VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import (
@@ -136,6 +141,9 @@ class Vacuum:
             with failures.of(table.name):
                 deletable = self._deletable(table, named, now_ms, age_ms)
                 found += deletable if is_whole else _certain(table, deletable)
+        for staged in old_staged_files(self._cluster, failures, now_ms=now_ms, age_ms=age_ms):
+            with failures.of(staged.table.url):
+                found += self._deletable_staged(staged, now_ms) if is_whole else []
         return found
 
     def run(self) -> int:
@@ -148,6 +156,7 @@ class Vacuum:
         age_ms = self._age_ms()
         failures = Failures("Vacuum", logging.DEBUG)
         tables = self._tables(now_ms, age_ms, failures)
+        staged = old_staged_files(self._cluster, failures, now_ms=now_ms, age_ms=age_ms)
         topics = [table for table in tables if isinstance(table.handle, TopicLog)]
         rows = [table for table in tables if not isinstance(table.handle, TopicLog)]
         # Only its own table refers to a row's file.
@@ -155,7 +164,7 @@ class Vacuum:
             rows, failures, partial(self._vacuum_rows, now_ms=now_ms, age_ms=age_ms)
         )
         with failures.of("manifests"):
-            deleted += self._run_topics(topics, now_ms, age_ms, failures)
+            deleted += self._run_topics(topics, staged, now_ms, age_ms, failures)
         failures.check()
         return deleted
 
@@ -174,9 +183,16 @@ class Vacuum:
         return self._delete(table, self._deletable(table, frozenset(), now_ms, age_ms))
 
     def _run_topics(
-        self, topics: Sequence[_Table], now_ms: int, age_ms: int, failures: Failures
+        self,
+        topics: Sequence[_Table],
+        staged: Sequence[StagedFiles],
+        now_ms: int,
+        age_ms: int,
+        failures: Failures,
     ) -> int:
-        """After the listing: barriers in all logs, the manifests, then the tables."""
+        """After the listing: barriers in all logs, the manifests, then the tables; also of what is
+        staged for tables of others.
+        """
         together = self._store.together
 
         def barrier(table: _Table) -> _Table:
@@ -185,7 +201,7 @@ class Vacuum:
 
         parts = [(table.name, partial(barrier, table)) for table in topics]
         behind_barrier = failures.together(together, parts)
-        if not behind_barrier:
+        if not behind_barrier and not staged:
             return 0
         # A shard created later is written by a process that then reads the topics' barriers.
         shards = self._cluster.existing_shards()
@@ -197,7 +213,14 @@ class Vacuum:
             deletable = self._deletable(table, named, now_ms, age_ms)
             return self._delete(table, deletable if is_whole else _certain(table, deletable))
 
-        return self._each(behind_barrier, failures, vacuum)
+        deleted = self._each(behind_barrier, failures, vacuum)
+        for one in staged if is_whole else ():
+            with failures.of(one.table.url):
+                found = self._deletable_staged(one, now_ms)
+                start = len(one.table.url) + 1
+                one.store.delete([item.path[start:] for item in found])
+                deleted += len(found)
+        return deleted
 
     # -- reads -----------------------------------------------------------------------------------
 
@@ -247,6 +270,15 @@ class Vacuum:
             for row in shard.view.rows.values():
                 named.update((batch.topic, batch.path) for batch in row.pending.batches)
         return named
+
+    def _deletable_staged(self, staged: StagedFiles, now_ms: int) -> list[Deletable]:
+        pending = [
+            table
+            for shard in self._cluster.existing_shards()
+            for row in shard.view.rows.values()
+            for table in row.pending.tables
+        ]
+        return deletable_staged_files(self._cluster, staged, pending, now_ms=now_ms)
 
     def _can_read_manifests(self) -> bool:
         """Whether every state row can be read: one that cannot may name staged files."""

@@ -1,0 +1,147 @@
+"""Vacuum of what transactions have staged for Delta tables of others (R72)."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any
+
+import obstore
+import pytest
+
+from tests.cases import Some
+from tests.coordinator.test_tables import NARROW, blocked
+from tests.faults import Trial, meetings
+from tests.housekeeping.steps import DAY_MS, HOUR_MS, vacuum
+from tests.tables import URL, ForeignTable, appended, definition, with_table
+from tests.world import consumed, outcome_of, owned, process, recover, world
+from txnlog.cluster import Cluster
+from txnlog.coordinator.staged_files import Staging
+from txnlog.errors import StagedFileTooOldError
+from txnlog.housekeeping.vacuum import Vacuum
+from txnlog.testing.faults import PausedClock, SharedMemory
+
+WEEK_MS = 7 * DAY_MS
+
+
+def staged_files(shared: SharedMemory) -> set[str]:
+    """Names of what is below the staging folder."""
+    pages = obstore.list(shared.places[URL], "_txnlog")
+    return {PurePosixPath(item["path"]).name for page in pages for item in page}
+
+
+def data(names: set[str]) -> set[str]:
+    return {name for name in names if name.startswith("part-")}
+
+
+def begun(shared: SharedMemory) -> Cluster:
+    cluster = process(shared)
+    with_table(shared, cluster)
+    return cluster
+
+
+def test_vacuum_deletes_what_no_transaction_has_committed() -> None:
+    """Data files after the vacuum age, part files a day later; live ones stay."""
+    shared = world()
+    cluster = begun(shared)
+    row = owned(cluster, "run")
+    cluster.coordinator.commit(row, Staging(frozenset(), tuple, appended(cluster, 1)))
+    recover(shared)
+    live = staged_files(shared)
+    (never,) = appended(process(shared), 2)
+    never.write(cluster)
+    assert len(staged_files(shared)) == 4
+    shared.clock.advance_ms(WEEK_MS - HOUR_MS)
+    assert vacuum(shared) == 0
+    shared.clock.advance_ms(HOUR_MS)
+    found = [item for item in Vacuum(process(shared)).find() if URL in item.path]
+    assert len(found) == 1
+    assert vacuum(shared) == 1
+    assert data(staged_files(shared)) == data(live)
+    shared.clock.advance_ms(DAY_MS)
+    vacuum(shared)
+    assert staged_files(shared) == data(live)
+    assert ForeignTable(shared).ours() == [1]
+
+
+def test_vacuum_keeps_what_a_removed_file_may_be_read_for() -> None:
+    """A reader of an older version may have it, as long as the table has the tombstone."""
+    shared = world()
+    cluster = begun(shared)
+    row = owned(cluster, "run")
+    cluster.coordinator.commit(row, Staging(frozenset(), tuple, appended(cluster, 1)))
+    (path,) = [a["add"]["path"] for a in ForeignTable(shared).commits()[-1] if "add" in a]
+    shared.clock.advance_ms(WEEK_MS)
+    now_ms = shared.clock.now_ms()
+    ForeignTable(shared).commit({"remove": {"path": path, "deletionTimestamp": now_ms}})
+    assert vacuum(shared) == 0
+    assert data(staged_files(shared)) == {PurePosixPath(path).name}
+
+
+def test_vacuum_keeps_the_part_of_a_blocked_transaction() -> None:
+    """It may be published a month later (R72, R74)."""
+    shared = world()
+    blocked(shared)
+    for _ in range(5):
+        shared.clock.advance_ms(WEEK_MS)
+        vacuum(shared)
+    ForeignTable(shared).commit(definition())
+    recover(shared)
+    assert ForeignTable(shared).ours() == [1, 2]
+
+
+def test_files_that_vacuum_may_have_taken_are_refused() -> None:
+    """A transaction that was open for long stages again (R72)."""
+    shared = world()
+    cluster = begun(shared)
+    row = owned(cluster, "run")
+    tables = appended(cluster, 1)
+    shared.clock.advance_ms(WEEK_MS)
+    assert vacuum(shared) == 1
+    with pytest.raises(StagedFileTooOldError):
+        cluster.coordinator.commit(
+            row, Staging(frozenset(), tuple, tables), offsets=[consumed(0, 10)]
+        )
+
+
+@pytest.mark.parametrize("hours", [80, 90, 168])
+def test_vacuum_met_at_any_call_by_a_commit_takes_no_file_of_it(
+    hours: int, some: Some[Any]
+) -> None:
+    """Half of the vacuum age are 84 hours: later the commit is refused, by the time of a barrier
+    if its own clocks were paused (R72).
+    """
+
+    def begin() -> Trial:
+        shared = world()
+        cluster = begun(shared)
+        row, tables = owned(cluster, "run"), appended(cluster, 1)
+        appended(cluster, 2)
+        clock = PausedClock(shared.clock)
+        paused = process(shared, clock=clock)
+        paused.existing_shards()
+        paused.store.now_ms()
+        with clock.paused():
+            shared.clock.advance_ms(hours * HOUR_MS)
+        commit = partial(paused.coordinator.commit, row, Staging(frozenset(), tuple, tables))
+        vacuuming = process(shared)
+        age_ms = 2 * 84 * HOUR_MS if hours < 168 else HOUR_MS * 24
+        return Trial(shared, vacuuming, Vacuum(vacuuming, age_ms=age_ms).run, more=commit)
+
+    outcomes = set()
+    for trial in meetings(begin, lambda trial: outcomes.add(outcome_of(trial.more)), some):
+        assert trial.outcome == "done"
+        recover(trial.shared)
+        assert ForeignTable(trial.shared).ours() in ([], [1])
+    assert outcomes
+
+
+def test_table_that_cannot_be_read_keeps_all() -> None:
+    """Nobody knows what is live there; other tables are vacuumed."""
+    shared = world()
+    cluster = begun(shared)
+    appended(cluster, 1)
+    ForeignTable(shared).commit(definition(NARROW, table_id="another"))
+    shared.clock.advance_ms(WEEK_MS)
+    assert vacuum(shared) == 0
+    assert len(staged_files(shared)) == 1

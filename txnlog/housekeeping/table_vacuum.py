@@ -1,0 +1,93 @@
+"""What vacuum deletes of the files that transactions have staged for Delta tables of others.
+
+Below `<table>/_txnlog/<cluster id>` only txnlog deletes. Such a file becomes live by a decided
+transaction only, so the barriers are in the shards: the reads are in the order of
+txnlog.protocol.vacuum.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from txnlog.cluster import Cluster
+from txnlog.coordinator.tables import file_of
+from txnlog.process.failures import Failures
+from txnlog.protocol.enlisted.actions import file_name
+from txnlog.protocol.enlisted.parts import staging_folder
+from txnlog.protocol.enlisted.registry import EnlistedTable
+from txnlog.protocol.metadata import StagedTable
+from txnlog.protocol.vacuum import Deletable, StoredFile, find_deletable
+from txnlog.storage.store.objects import ObjectStore
+
+DAY_MS = 86_400_000
+
+_DATA_FILE = re.compile(r"part-[0-9a-f]{32}\.parquet\Z")
+_PART_FILE = re.compile(r"[0-9a-f]{32}\.json\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFiles:
+    """Old files that were staged for one table; paths are below its URL."""
+
+    table: EnlistedTable
+    store: ObjectStore
+    old: list[StoredFile]
+
+
+def old_staged_files(
+    cluster: Cluster, failures: Failures, *, now_ms: int, age_ms: int
+) -> list[StagedFiles]:
+    """Those of each enlisted table that has any; part files are kept for a day longer."""
+    found: list[StagedFiles] = []
+    tables: dict[str, EnlistedTable] = {}
+    with failures.of("names of tables"):
+        tables = cluster.enlisted()
+    for name, table in tables.items():
+        with failures.of(f"table {name!r}"):
+            store = cluster.open_table(table.url).store
+            old = [
+                StoredFile(item.path, item.size_bytes, item.last_modified_ms)
+                for item in store.list(staging_folder(cluster.cluster_id))
+                if now_ms - item.last_modified_ms >= age_ms + _longer_ms(file_name(item.path))
+            ]
+            if old:
+                found.append(StagedFiles(table, store, old))
+    return found
+
+
+def _longer_ms(name: str) -> float:
+    if _DATA_FILE.match(name):
+        return 0
+    return DAY_MS if _PART_FILE.match(name) else float("inf")
+
+
+def deletable_staged_files(
+    cluster: Cluster, staged: StagedFiles, pending: Iterable[StagedTable], *, now_ms: int
+) -> list[Deletable]:
+    """Old files that no transaction of `pending` names, and the table does not know.
+
+    `pending` are the parts of all rows. What was removed stays as long as the table's log has the
+    tombstone. Raises what reading the table and the parts raises: then all is kept.
+    """
+    log = cluster.open_table(staged.table.url)
+    named = set()
+    for part in pending:
+        if part.url == staged.table.url:
+            named.add(file_name(part.part))
+            named.update(file_name(add.path) for add in log.read_part(file_of(part)).adds)
+    log.refresh_files()
+    if log.state.definition.metadata.id != staged.table.table_id:
+        return []
+    live = {file_name(path) for path in log.state.files or ()} | (log.state.removed or set())
+    left = [file for file in staged.old if file_name(file.path) not in live | named]
+    return find_deletable(
+        left,
+        table=staged.table.url,
+        live=(),
+        named=(),
+        removed_ms={},
+        now_ms=now_ms,
+        age_ms=0,
+    )
