@@ -27,9 +27,12 @@ from tests.tables import (
 )
 from tests.world import (
     ERRORS,
+    GROUP,
     PLAIN,
+    TOPICS,
     both,
     consumed,
+    decide,
     faults,
     outcome_of,
     owned,
@@ -43,6 +46,7 @@ from tests.world import (
 )
 from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import finish
+from txnlog.coordinator.snapshots import topic_at
 from txnlog.coordinator.staged_files import Staging
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.coordinator.tables import TableChange
@@ -309,6 +313,20 @@ def test_staged_file_that_is_gone_is_named_and_not_published() -> None:
     store.put(lost, kept)
     recover(shared)
     assert ForeignTable(shared).ours() == [1, 2]
+
+
+def test_snapshot_shows_a_transaction_that_waits_for_a_table_only() -> None:
+    """Its topics and its offsets are the snapshot's; the table is not."""
+    shared = world()
+    actor = WithTables.begin(shared, PLAIN)
+    decide(actor.cluster, actor.row, actor.staging, offsets=[consumed(10, 20)])
+    ForeignTable(shared).commit(definition(NARROW))
+    reader = process(shared)
+    snapshot = reader.snapshot()
+    for topic in TOPICS:
+        paths = topic_at(reader, topic, snapshot).view.by_path
+        assert [path for path in paths if "mine" in path]
+    assert snapshot.offsets[GROUP]["input"][0] == 20
 
 
 @pytest.mark.parametrize(

@@ -174,17 +174,24 @@ class _Decisions:
 
 
 def _published(root: Root, rows: Collection[TransactionMetadata]) -> dict[str, TopicLog]:
-    """The topics, tailed to their heads, each with the markers of these decided rows."""
+    """The topics, tailed to their heads, each with the markers of these decided rows.
+
+    What waits for a table of others only is in the topics.
+    """
+    failed: TxnLogError | None = None
     for attempt in range(TRIES_MAX):
         topics = _tail_topics(root)
         left = unpublished(rows, {name: log.view for name, log in topics.items()})
         if not left:
             return topics
+        if failed is not None:
+            raise failed
         if attempt < LOOKS:
             root.store.back_off(attempt)
             continue
         for row in left:
-            publish(root, row)
+            outcome = caught(partial(publish, root, row), f"Publishing {row.transactional_id!r}")
+            failed = outcome if isinstance(outcome, TxnLogError) else failed
     raise ConcurrentTransactionsError(
         f"{root}: {left[0].transactional_id!r} is decided, and could not be published; try again.",
         transactional_id=left[0].transactional_id,
