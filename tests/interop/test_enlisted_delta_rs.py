@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -121,6 +122,23 @@ def test_new_constraint_blocks_until_it_is_dropped(url: Path) -> None:
     DeltaTable(url).alter.drop_constraint("small")
     assert isinstance(publish(staged), Published)
     assert ids(url) == [1, 2, 9]
+
+
+def test_rows_are_given_up_by_any_writer_who_commits_their_txn(url: Path) -> None:
+    """The error says which: the way out where a change cannot be undone."""
+    from deltalake.transaction import Transaction
+
+    staged = staged_part(url, rows(9))
+    DeltaTable(url).alter.add_constraint({"small": "id < 5"})
+    with pytest.raises(TableChangedError) as raised:
+        publish(staged)
+    found = re.search(r"appId '([^']+)' and the version (\d+)", raised.value.message)
+    assert found is not None
+    done = CommitProperties(app_transactions=[Transaction(found[1], int(found[2]))])
+    nothing = DeltaTable(url).to_pyarrow_table().slice(0, 0)
+    write_deltalake(url, nothing, mode="append", commit_properties=done)
+    assert isinstance(publish(staged), AlreadyPublished)
+    assert ids(url) == [1, 2]
 
 
 def test_table_that_is_made_again_gets_nothing(url: Path) -> None:

@@ -100,7 +100,7 @@ def _check_without_engine(
         raise TableFeatureError(
             f"{url}: only an engine such as Spark can write rows of this table, because it "
             f"evaluates {', '.join(map(repr, constraints + columns))}: constraints, generated or "
-            "default values, lengths of text, binary partitions. Append from Spark.",
+            "default values, lengths of text, binary partitions. Transactions cannot write to it.",
             url=url,
         )
 

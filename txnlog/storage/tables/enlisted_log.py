@@ -207,7 +207,7 @@ class EnlistedLog(EnlistedReader):
         if is_there or (is_old and self._has_files(part, decided)):
             return AlreadyPublished(self.state.version)
         if why := unpublishable(part, definition):
-            raise self._blocked(f"{why}. Undo that change, and the rows are published")
+            raise self._blocked(decided, f"{why}. Undo that change, and the rows are published.")
         return None
 
     def _may_have_forgotten(self, decided: Decided) -> bool:
@@ -224,8 +224,10 @@ class EnlistedLog(EnlistedReader):
         are_sure = part.adds and age_ms <= (self._retention_ms(FILE_RETENTION) or 0)
         if self._retention_ms(TXN_RETENTION) is not None and not are_sure:
             raise self._blocked(
+                decided,
                 "it was decided so long ago that the table may have forgotten whether it is "
-                "published. Look for the rows in the table, then discard the part, or restage it"
+                f"published. If its rows are not there, unset {TXN_RETENTION} of the table, and "
+                "they are published.",
             )
         known = {*map(file_name, self.state.files or ()), *(self.state.removed or ())}
         if part.mode == "append":
@@ -239,10 +241,11 @@ class EnlistedLog(EnlistedReader):
         except ValueError:
             return 0
 
-    def _blocked(self, why: str) -> TableChangedError:
+    def _blocked(self, decided: Decided, why: str) -> TableChangedError:
         return TableChangedError(
             f"{self.store.url}: the transaction is committed, but its rows for this table cannot "
-            f"be published as of version {self.state.version}: {why}.",
+            f"be published as of version {self.state.version}: {why} To give these rows up, commit "
+            f"a txn of the appId {decided.app_id!r} and the version {decided.epoch} to the table.",
             url=self.store.url,
             decided=True,
             abortable=False,
