@@ -87,5 +87,6 @@ def test_spark_reads_a_snapshot_by_its_option(spark: SparkSession, kept) -> None
     reader = spark.read.format("txnlog").option("subscribe", "t").option("snapshot", "kept")
     assert reader.load(kept.root).count() == 2
     stream = spark.readStream.format("txnlog").option("subscribe", "t").option("snapshot", "kept")
+    query = stream.load(kept.root).writeStream.format("noop").start()
     with pytest.raises(PySparkException, match=r"spark\.read"):
-        stream.load(kept.root)
+        query.awaitTermination()
