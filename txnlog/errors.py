@@ -189,7 +189,7 @@ class UnknownTopicOrPartitionError(TxnLogError):
 class SnapshotNotFoundError(TxnLogError):
     """No snapshot has this name, or it has expired; or the logs no longer show what it has."""
 
-    code = 98
+    code = 91
 
 
 class UnknownTopicIdError(TxnLogError):

@@ -116,7 +116,7 @@ TABLE: dict[str, tuple[int | None, str]] = {
     "RebalanceInProgressError": (27, R),
     "RecordPurgedError": (None, A),
     "RecordTooLargeError": (10, N),
-    "SnapshotNotFoundError": (98, N),
+    "SnapshotNotFoundError": (91, N),
     "StagedFileTooOldError": (None, A),
     "StorageError": (15, R),
     "StorePermissionError": (31, F),
