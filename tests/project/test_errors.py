@@ -49,7 +49,7 @@ KAFKA = {
     87: ("InvalidRecord", False),
     88: ("UnstableOffsetCommit", True),
     90: ("ProducerFenced", False),
-    98: ("SnapshotNotFound", False),
+    91: ("ResourceNotFound", False),
     100: ("UnknownTopicId", True),
     105: ("TransactionalIdNotFound", False),
     120: ("TransactionAbortable", False),
