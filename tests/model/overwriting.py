@@ -48,7 +48,7 @@ _OURS = AddFile(
     data_change=True,
     stats='{"numRecords":1}',
 )
-_DECIDED = Decided(app_id="txnlog/c/1", epoch=1, is_blind=False, decided_ms=0)
+_DECIDED = Decided(app_id="txnlog/c/1", epoch=1, decided_ms=0)
 
 
 class File(NamedTuple):

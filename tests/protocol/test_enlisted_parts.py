@@ -7,7 +7,6 @@ import json
 from decimal import Decimal
 from typing import Any
 
-import msgspec
 import pytest
 
 from tests.protocol.enlisted_tables import URL, add, column, definition, state_of
@@ -31,7 +30,7 @@ from txnlog.protocol.enlisted.parts import (
 )
 from txnlog.protocol.enlisted.schemas import partition_text, partition_value
 
-DECIDED = Decided(app_id=app_id_of("c-1", 7), epoch=3, is_blind=True, decided_ms=900)
+DECIDED = Decided(app_id=app_id_of("c-1", 7), epoch=3, decided_ms=900)
 ID = column("id")
 ROWS = ("rowTracking", "domainMetadata")
 
@@ -76,7 +75,7 @@ GOLDEN_APPEND = [
                 "numOutputBytes": "100",
                 "numRemovedFiles": "0",
             },
-            "isBlindAppend": True,
+            "isBlindAppend": False,
             "engineInfo": "txnlog/x",
             "txnId": "w",
             "readVersion": 4,
@@ -109,13 +108,6 @@ def test_publication_is_read_back_as_it_was_written() -> None:
     state.apply(5, decode_actions(encode_actions(actions), files=True))
     assert (state.version, state.txns) == (5, {DECIDED.app_id: 3})
     assert list(state.files) == ["_txnlog/c/part-1.parquet"]
-
-
-def test_append_that_depends_on_the_table_is_not_blind() -> None:
-    """Else UPDATEs of others would be ordered around it."""
-    state = state_of(definition(ID))
-    found = lines(append(state), state, msgspec.structs.replace(DECIDED, is_blind=False))
-    assert found[0]["commitInfo"]["isBlindAppend"] is False
 
 
 @pytest.mark.parametrize(("domain", "first"), [(None, 0), ('{"rowIdHighWaterMark":41}', 42)])

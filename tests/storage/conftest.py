@@ -6,7 +6,9 @@ import os
 
 import pytest
 
+from tests.storage.foreign_table import ForeignTable
 from tests.storage.power_cut import PowerCut
+from txnlog.testing.faults import SharedMemory
 
 
 @pytest.fixture
@@ -20,3 +22,17 @@ def power(monkeypatch: pytest.MonkeyPatch) -> PowerCut:
 def by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """As outside of tests."""
     monkeypatch.delenv("TXNLOG_FSYNC")
+
+
+@pytest.fixture
+def shared() -> SharedMemory:
+    """A store without objects."""
+    return SharedMemory()
+
+
+@pytest.fixture
+def foreign(shared: SharedMemory) -> ForeignTable:
+    """An empty Delta table of others in that store."""
+    table = ForeignTable(shared.open())
+    table.create()
+    return table

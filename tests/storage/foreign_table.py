@@ -115,7 +115,7 @@ def part_of(log: EnlistedLog, name: str = "part-1", mode: Mode = "append") -> Pa
 
 def decided(log: EnlistedLog, epoch: int = 0) -> Decided:
     now_ms = log.store.clock.now_ms()
-    return Decided(app_id=app_id_of("c", 7), epoch=epoch, is_blind=True, decided_ms=now_ms)
+    return Decided(app_id=app_id_of("c", 7), epoch=epoch, decided_ms=now_ms)
 
 
 class Staged(NamedTuple):

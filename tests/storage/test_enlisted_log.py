@@ -34,24 +34,13 @@ from txnlog.storage.tables.enlisted_log import (
     Published,
     TableReplaced,
 )
+from txnlog.storage.tables.enlisted_reader import TRUST_MS
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SimulatedCrash
 from txnlog.testing.rounds import RoundsStore
 
 DAY_MS = 86_400_000
 ERRORS = (Fault.FAIL_BEFORE, Fault.LOSE_REPLY, Fault.SAY_EXISTS, Fault.LAND_LATE)
 CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
-
-
-@pytest.fixture
-def shared() -> SharedMemory:
-    return SharedMemory()
-
-
-@pytest.fixture
-def foreign(shared: SharedMemory) -> ForeignTable:
-    table = ForeignTable(shared.open())
-    table.create()
-    return table
 
 
 def test_publication_follows_foreign_commits(shared: SharedMemory, foreign: ForeignTable) -> None:
@@ -86,6 +75,7 @@ def test_helper_asks_whether_it_is_still_decided_after_the_head(
 ) -> None:
     """A paused helper would publish what was completed, and is forgotten, a second time."""
     log = opened(shared.open())
+    shared.clock.advance_ms(TRUST_MS + 1)
     part = part_of(log)
     asked: list[int] = []
 
@@ -108,13 +98,13 @@ def test_owner_puts_at_once_and_reads_after_a_conflict(
     log = EnlistedLog(store, shared.clock.now_ms)
     log.refresh()
     store.rounds = 0
-    found = log.publish(part_of(log), decided(log), is_still_decided=yes, is_head_read=True)
+    found = log.publish(part_of(log), decided(log), is_still_decided=yes)
     assert isinstance(found, Published)
     assert store.rounds == 1
     foreign.append()
     store.rounds = 0
     later = decided(log, 1)
-    again = log.publish(part_of(log), later, is_still_decided=yes, is_head_read=True)
+    again = log.publish(part_of(log), later, is_still_decided=yes)
     assert isinstance(again, Published)
     assert (again.version, store.rounds) == (3, 3)
 
@@ -126,17 +116,14 @@ def test_stale_state_settles_nothing(shared: SharedMemory, foreign: ForeignTable
     foreign.append(metadata(delta_constraints_c="id > 0"))
     log.refresh()
     foreign.append(metadata())
-    found = log.publish(part, decided(log), is_still_decided=yes, is_head_read=True)
+    found = log.publish(part, decided(log), is_still_decided=yes)
     assert isinstance(found, Published)
 
 
 @pytest.mark.parametrize("fault", [*ERRORS, *CRASHES])
-@pytest.mark.parametrize("is_head_read", [False, True])
 @pytest.mark.parametrize("is_beside", [False, True])
 @pytest.mark.parametrize("number", range(8))
-def test_one_fault_at_each_call_publishes_once(
-    number: int, is_beside: bool, is_head_read: bool, fault: Fault
-) -> None:
+def test_one_fault_at_each_call_publishes_once(number: int, is_beside: bool, fault: Fault) -> None:
     """A process whose call fails, or which dies, and one that finishes: once, without a hole."""
     shared = SharedMemory()
     foreign = ForeignTable(shared.open())
@@ -147,7 +134,7 @@ def test_one_fault_at_each_call_publishes_once(
     interlude = foreign.append if is_beside else None
     store.plan = FaultsAt({number: fault}, interlude=interlude, interlude_at=number)
     with suppress(StorageError, SimulatedCrash):
-        found = log.publish(part, transaction, is_still_decided=yes, is_head_read=is_head_read)
+        found = log.publish(part, transaction, is_still_decided=yes)
         if isinstance(found, Published):
             log.prove(found, part, transaction)
     for _ in range(2):
@@ -202,6 +189,7 @@ def test_table_made_again_settles_the_part(shared: SharedMemory, foreign: Foreig
     """As if it had been published just before; the new table gets no row."""
     log = opened(shared.open())
     part = part_of(log)
+    shared.clock.advance_ms(TRUST_MS + 1)
     drop(foreign)
     foreign.create("t-2")
     for each in (log, opened(shared.open())):
@@ -223,6 +211,7 @@ def test_longer_table_made_again_is_noticed(
         foreign.append()
     log = opened(shared.open())
     part = part_of(log)
+    shared.clock.advance_ms(TRUST_MS + 1)
     drop(foreign)
     foreign.create("t-2")
     for _ in range(commits):
@@ -249,7 +238,7 @@ def test_log_made_again_beside_the_put_is_no_publication(
             foreign.append()
 
     store.plan = FaultsAt({}, interlude=make_again, interlude_at=0)
-    found = log.publish(part, transaction, is_still_decided=yes, is_head_read=True)
+    found = log.publish(part, transaction, is_still_decided=yes)
     assert isinstance(found, Published)
     assert not log.prove(found, part, transaction)
     assert len(foreign.commits()) == 1 + commits

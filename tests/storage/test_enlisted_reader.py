@@ -26,18 +26,6 @@ from txnlog.testing.faults import SharedMemory
 DAY_MS = 86_400_000
 
 
-@pytest.fixture
-def shared() -> SharedMemory:
-    return SharedMemory()
-
-
-@pytest.fixture
-def foreign(shared: SharedMemory) -> ForeignTable:
-    table = ForeignTable(shared.open())
-    table.create()
-    return table
-
-
 def test_no_table_is_named(shared: SharedMemory) -> None:
     with pytest.raises(UnknownTableError, match="memory://: there is no Delta table"):
         opened(shared.open())

@@ -138,12 +138,7 @@ class TablePublications:
                 _check_files(log, part, row)
         is_young = partial(reading.is_young, root.store.clock, root.settings.trust_ms)
         self._unproved[table.url] = None
-        made = log.publish(
-            part,
-            decided,
-            is_still_decided=is_young,
-            is_head_read=True,
-        )
+        made = log.publish(part, decided, is_still_decided=is_young)
         if isinstance(made, Published):
             self._unproved[table.url] = partial(log.prove, made, part, decided)
         else:
@@ -187,13 +182,11 @@ def file_of(table: StagedTable) -> PartFile:
 def decided_of(root: Root, row: TransactionMetadata, table: StagedTable) -> Decided:
     """The name of a decided part in its table's log.
 
-    It was decided after it was staged, by the clock of the root's store. None is called blind: the
-    application may have read the table.
+    It was decided after it was staged, by the clock of the root's store.
     """
     return Decided(
         app_id=app_id_of(root.cluster_id, row.producer_id),
         epoch=row.txn_epoch,
-        is_blind=False,
         decided_ms=table.staged_ms,
     )
 

@@ -24,6 +24,7 @@ from txnlog.housekeeping.table_vacuum import (
     old_staged_files,
 )
 from txnlog.process.failures import Failures
+from txnlog.protocol.metadata import StagedTable
 from txnlog.protocol.txn_memory import VACUUM_AGE, VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import (
     BATCH_FILE,
@@ -82,6 +83,18 @@ def some_at_a_time(parts: Sequence[T]) -> Iterator[Sequence[T]]:
         yield parts[at : at + TABLES_AT_ONCE]
 
 
+@dataclass(frozen=True, slots=True)
+class _Manifests:
+    """What pending transactions name.
+
+    `batches` are (topic, path). Not `is_whole`: a row that cannot be read may name more.
+    """
+
+    batches: Collection[tuple[str, str]]
+    tables: Sequence[StagedTable]
+    is_whole: bool
+
+
 @dataclass(slots=True)
 class _Table:
     """A table, and its files that are old and were not live at the first read."""
@@ -132,18 +145,16 @@ class Vacuum:
         """What `run` would delete now; writes nothing. Tables that cannot be read are logged."""
         now_ms = self._store.now_ms()
         age_ms = self._age_ms()
-        named = self._named()
-        is_whole = self._can_read_manifests()
+        manifests = self._manifests()
         found: list[Deletable] = []
         # A dry run returns a list: errors are logged, and none is raised at the end.
         failures = Failures("Dry run")
         for table in self._tables(now_ms, age_ms, failures):
             with failures.of(table.name):
-                deletable = self._deletable(table, named, now_ms, age_ms)
-                found += deletable if is_whole else _certain(table, deletable)
+                found += self._deletable_of(table, manifests, now_ms, age_ms)
         for staged in old_staged_files(self._cluster, failures, now_ms=now_ms, age_ms=age_ms):
             with failures.of(staged.table.url):
-                found += self._deletable_staged(staged, now_ms) if is_whole else []
+                found += self._deletable_staged(staged, manifests, now_ms)
         return found
 
     def run(self) -> int:
@@ -206,17 +217,15 @@ class Vacuum:
         # A shard created later is written by a process that then reads the topics' barriers.
         shards = self._cluster.existing_shards()
         together([partial(self._write_barrier, shard, age_ms) for shard in shards])
-        named = self._named()
-        is_whole = self._can_read_manifests()
+        manifests = self._manifests()
 
         def vacuum(table: _Table) -> int:
-            deletable = self._deletable(table, named, now_ms, age_ms)
-            return self._delete(table, deletable if is_whole else _certain(table, deletable))
+            return self._delete(table, self._deletable_of(table, manifests, now_ms, age_ms))
 
         deleted = self._each(behind_barrier, failures, vacuum)
-        for one in staged if is_whole else ():
+        for one in staged:
             with failures.of(one.table.url):
-                found = self._deletable_staged(one, now_ms)
+                found = self._deletable_staged(one, manifests, now_ms)
                 start = len(one.table.url) + 1
                 one.store.delete([item.path[start:] for item in found])
                 deleted += len(found)
@@ -263,26 +272,10 @@ class Vacuum:
             for item in self._store.list_files(table)
         ]
 
-    def _named(self) -> set[tuple[str, str]]:
-        """(topic, path) of the files in the manifests of pending transactions."""
-        named: set[tuple[str, str]] = set()
-        for shard in self._cluster.existing_shards():
-            for row in shard.view.rows.values():
-                named.update((batch.topic, batch.path) for batch in row.pending.batches)
-        return named
-
-    def _deletable_staged(self, staged: StagedFiles, now_ms: int) -> list[Deletable]:
-        pending = [
-            table
-            for shard in self._cluster.existing_shards()
-            for row in shard.view.rows.values()
-            for table in row.pending.tables
-        ]
-        return deletable_staged_files(self._cluster, staged, pending, now_ms=now_ms)
-
-    def _can_read_manifests(self) -> bool:
-        """Whether every state row can be read: one that cannot may name staged files."""
+    def _manifests(self) -> _Manifests:
+        """What pending transactions name, as of now."""
         shards = self._cluster.existing_shards()
+        pending = [row.pending for shard in shards for row in list(shard.view.rows.values())]
         unreadable = [key for shard in shards for key in shard.view.rows.unreadable]
         if unreadable:
             logger.warning(
@@ -290,7 +283,24 @@ class Vacuum:
                 "cannot be read, and may refer to them. See `txnlog transactions list`.",
                 ", ".join(map(repr, sorted(unreadable))),
             )
-        return not unreadable
+        return _Manifests(
+            {(batch.topic, batch.path) for one in pending for batch in one.batches},
+            [table for one in pending for table in one.tables],
+            is_whole=not unreadable,
+        )
+
+    def _deletable_staged(
+        self, staged: StagedFiles, manifests: _Manifests, now_ms: int
+    ) -> list[Deletable]:
+        if not manifests.is_whole:
+            return []
+        return deletable_staged_files(self._cluster, staged, manifests.tables, now_ms=now_ms)
+
+    def _deletable_of(
+        self, table: _Table, manifests: _Manifests, now_ms: int, age_ms: int
+    ) -> list[Deletable]:
+        deletable = self._deletable(table, manifests.batches, now_ms, age_ms)
+        return deletable if manifests.is_whole else _certain(table, deletable)
 
     def _deletable(
         self, table: _Table, named: Collection[tuple[str, str]], now_ms: int, age_ms: int

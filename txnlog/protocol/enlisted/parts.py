@@ -71,14 +71,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """What the decided transaction says of its parts. `decided_ms` is by the root's store.
-
-    `is_blind`: the application says that its data does not depend on the table.
-    """
+    """What the decided transaction says of its parts. `decided_ms` is by the root's store."""
 
     app_id: str
     epoch: int
-    is_blind: bool
     decided_ms: int
 
 
@@ -261,7 +257,8 @@ def publication(
             "numOutputBytes": str(part.size_bytes),
             "numRemovedFiles": str(len(removes)),
         },
-        is_blind_append=part.mode == "append" and decided.is_blind,
+        # The application may have read the table: UPDATEs of others are not ordered around it.
+        is_blind_append=False,
         engine_info=engine,
         txn_id=write_id,
         write_id=write_id,

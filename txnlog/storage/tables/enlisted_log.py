@@ -147,18 +147,17 @@ class EnlistedLog(EnlistedReader):
         decided: Decided,
         *,
         is_still_decided: Callable[[], bool],
-        is_head_read: bool = False,
     ) -> Publication | None:
         """Put the publication at the next version, unless the table has its txn already (D139).
 
         `is_still_decided` is asked after each reading of the head, before the put: a process that
         has not written the decision a short time ago reads the row again. None: it said no.
-        `is_head_read`: the state is as of a moment ago, so the first put needs no reading.
+        The first put follows the state as it is known: others rarely commit since.
         Raises TableChangedError with `decided`.
         """
         unknowns = 0
         for attempt in range(CONFLICTS_MAX):
-            is_guess = attempt == 0 and is_head_read and self._is_trusted()
+            is_guess = attempt == 0 and self._is_trusted()
             if not is_guess:
                 self.refresh()
             try:
