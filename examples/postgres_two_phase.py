@@ -28,7 +28,7 @@ from pathlib import Path
 
 import psycopg
 from killing import Killer, Life, add_arguments, folder_of, records_of, run
-from postgres_server import PostgresServer, running_server
+from postgres_server import running_server
 from psycopg.errors import LockNotAvailable, UndefinedObject
 
 from txnlog import Cluster, Producer
@@ -253,13 +253,6 @@ def create(root: str, dsn: str) -> None:
         database.execute(SCHEMA)
 
 
-def crash(server: PostgresServer | None) -> None:
-    """What a power cut does to the server, but for what the disk loses."""
-    assert server is not None
-    server.stop("immediate")
-    server.start()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_arguments(parser)
@@ -284,7 +277,7 @@ def main() -> None:
         stops = [step for step in steps if step != "inserted"]
         run(killer, arguments, steps, once=["taken over"], stops=stops)
         for _ in range(arguments.crashes):
-            killer.fail_after(random.uniform(0, 2) * arguments.life_s, partial(crash, server))
+            killer.fail_after(random.uniform(0, 2) * arguments.life_s, server.crash)
             print("the server crashed", flush=True)
         killer.finish()
         differences = killer.differences()

@@ -1,4 +1,4 @@
-"""A topic and a real PostgreSQL: both or neither, whichever process dies, sleeps or crashes."""
+"""Topics, Delta tables and a real PostgreSQL: all or nothing, whichever process dies or sleeps."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tests.compare.running import RUNS, number_of, run_example
 from txnlog.testing.counts import count
 
 EXAMPLE = "postgres_two_phase.py"
+CHANGES = "postgres_changes.py"
 BOTH = pytest.mark.parametrize("decided_by", ["database", "log"])
 
 
@@ -49,4 +50,32 @@ def test_record_and_row_agree_after_200_kills_at_each_step(
 def test_without_a_protocol_the_kills_leave_differences(tmp_path: Path) -> None:
     """What the two phases are for; and the comparison would notice."""
     line = run_example(EXAMPLE, tmp_path, "--decided-by=nobody", "--kills=4", exit_code=1)
+    assert number_of("differences", line) > 0
+
+
+def copied(folder: Path, kills: int, zombies: int, crashes: int) -> None:
+    line = run_example(
+        CHANGES, folder, f"--kills={kills}", f"--zombies={zombies}", f"--crashes={crashes}"
+    )
+    assert number_of("differences", line) == 0
+    assert number_of("orders", line) > 0
+    assert number_of("kills", line) == kills + zombies
+    count("kills", "relay of PostgreSQL's changes", kills + 2 * zombies)
+    count("kills", "PostgreSQL server", crashes)
+
+
+def test_each_source_transaction_is_whole_in_topic_and_table(tmp_path: Path) -> None:
+    """Killed once at each step, replaced while it sleeps, and after a crash of the server."""
+    copied(tmp_path, kills=5, zombies=1, crashes=1)
+
+
+@pytest.mark.soak
+def test_each_source_transaction_is_whole_after_300_kills(tmp_path: Path) -> None:
+    copied(tmp_path, kills=300, zombies=10, crashes=10)
+
+
+@pytest.mark.soak
+def test_relay_that_forgets_its_lsn_copies_twice(tmp_path: Path) -> None:
+    """What the LSN in the transaction is for; and the comparison would notice."""
+    line = run_example(CHANGES, tmp_path, "--forgetful", "--kills=4", exit_code=1)
     assert number_of("differences", line) > 0

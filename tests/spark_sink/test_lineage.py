@@ -341,7 +341,7 @@ spark.stop()
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.soak
 def test_streaming_query_tells_each_of_its_batches(query: Lineage) -> None:
     """By Spark's own worker, which must not be gone before the event is."""
     root = query.root.parent / "lake"
