@@ -39,6 +39,7 @@ def test_table_is_enlisted_listed_and_delisted(command: Command, silver: Path) -
     assert listed["Url"] == f"file://{silver}"
     assert (listed["Version"], listed["Waiting"]) == (0, 0)
     assert "silver" in command.ok("tables", "describe", "silver")
+    assert "Published 0 transactions" in command.ok("tables", "republish", "silver")
     assert "_txnlog" in command.ok("tables", "delist", "silver")
     assert command.json("tables", "list") == []
     assert "No table 'silver'" in command.fails("tables", "delist", "silver")

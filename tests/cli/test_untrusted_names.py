@@ -70,6 +70,7 @@ CALLS = (
     ["tables", "enlist", "silver", f"/{EVIL}"],
     ["tables", "list"],
     ["tables", "describe", EVIL],
+    ["tables", "republish", EVIL],
     ["tables", "delist", EVIL],
     ["snapshots", "create", EVIL],
     ["snapshots", "list"],

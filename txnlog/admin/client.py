@@ -304,6 +304,14 @@ class AdminClient:
         checked = arguments.each("names", names, arguments.text)
         return self._each(checked, lambda name: tables.describe(self.cluster, name))
 
+    def republish_tables(self, names: Iterable[str]) -> Futures[str, int]:
+        """Publish again what other writers have overwritten, as `verify` finds it; the number of
+        transactions. Errors: UnknownTableError; TableChangedError for an overwrite of ours;
+        CorruptLogError, ObjectNotFoundError if the files are gone.
+        """
+        checked = arguments.each("names", names, arguments.text)
+        return self._each(checked, lambda name: tables.republish(self.cluster, name))
+
     def delist_tables(self, names: Iterable[str]) -> Futures[str, None]:
         """Let no new transaction write to these tables. Their data stays, also what is in their
         folder `_txnlog`; what is decided is still published. Errors: UnknownTableError.

@@ -1,4 +1,4 @@
-"""Delta tables of others for operators: enlist, list, describe and delist them."""
+"""Delta tables of others for operators: enlist, list, describe, republish and delist them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 from txnlog.admin.state_rows import rows
 from txnlog.cluster import Cluster
+from txnlog.coordinator import tables
 from txnlog.coordinator.tables import waits_for
 from txnlog.errors import TxnLogError, UnknownTableError
 from txnlog.protocol.enlisted.features import check_enlistable
+from txnlog.protocol.enlisted.parts import Decided, app_id_of, republished_app_id
 from txnlog.protocol.enlisted.registry import EnlistedTable, check_table_name, find_enlisted
 from txnlog.protocol.metadata import StagedTable, TransactionMetadata
 from txnlog.settings.roots import checked_root
 from txnlog.storage.tables.enlisted_log import EnlistedLog
+from txnlog.verifying.publications import completed_parts, lost_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,28 @@ def describe(cluster: Cluster, name: str) -> TableDescription:
     """Raises UnknownTableError for a name that is not enlisted."""
     table = find_enlisted(cluster.enlisted(), name)
     return _described(cluster, name, table, _waiting(cluster))
+
+
+def republish(cluster: Cluster, name: str) -> int:
+    """Publish again what `txnlog verify` finds lost in a table; the number of transactions.
+
+    Raises UnknownTableError, TableChangedError; CorruptLogError, ObjectNotFoundError if files are
+    gone, by vacuum perhaps.
+    """
+    table = find_enlisted(cluster.enlisted(), name)
+    log = cluster.open_table(table.url)
+    log.refresh()
+    _check_same(log, table)
+    shards = [shard.number for shard in cluster.existing_shards()]
+    parts = completed_parts(cluster.store, shards)
+    ours = [part for part in parts if part.table.url == table.url]
+    lost = lost_parts(log, cluster.cluster_id, ours)
+    # Appends first: an overwrite is an error.
+    for part in sorted(lost, key=lambda part: part.table.mode):
+        app_id = republished_app_id(app_id_of(cluster.cluster_id, part.producer_id), part.epoch)
+        decided = Decided(app_id=app_id, epoch=0, decided_ms=cluster.store.now_ms())
+        tables.republish(cluster, part.transactional_id, decided, part.table)
+    return len(lost)
 
 
 Waiting = list[tuple[TransactionMetadata, StagedTable]]

@@ -1,4 +1,4 @@
-"""`txnlog tables`: enlist Delta tables of others, list, describe and delist them."""
+"""`txnlog tables`: enlist Delta tables of others, list, describe, republish and delist them."""
 
 from __future__ import annotations
 
@@ -76,6 +76,14 @@ def describe(context: typer.Context, name: Name, watch: Watch = None) -> None:
         session.finish({found.name: found.error})
 
     session.watch(watch, show)
+
+
+@app.command()
+def republish(context: typer.Context, name: Name) -> None:
+    """Publish again what other writers have overwritten, as `txnlog verify` finds it."""
+    session = session_of(context)
+    count = session.admin().republish_tables([name])[name].result()
+    session.say(f"Published {count} transactions again in {name}.")
 
 
 @app.command()

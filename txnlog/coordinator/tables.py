@@ -15,7 +15,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from txnlog.coordinator.root import Root
-from txnlog.errors import CorruptLogError, StorageError, TxnLogError, UnknownTableError
+from txnlog.errors import (
+    CorruptLogError,
+    StorageError,
+    TableChangedError,
+    TxnLogError,
+    UnknownTableError,
+)
 from txnlog.process.failpoint import reach
 from txnlog.process.failures import Failures
 from txnlog.protocol.enlisted.actions import AddFile
@@ -135,7 +141,7 @@ class TablePublications:
                 return True
             part = log.read_part(file_of(table))
             if not _is_there(log, decided):
-                _check_files(log, part, row)
+                _check_files(log, part, row.transactional_id)
         is_young = partial(reading.is_young, root.store.clock, root.settings.trust_ms)
         self._unproved[table.url] = None
         made = log.publish(part, decided, is_still_decided=is_young)
@@ -204,10 +210,32 @@ def waits_for(root: Root, row: TransactionMetadata, table: StagedTable) -> str |
         if is_replaced or _is_there(log, decided_of(root, row, table)):
             return None
         part = log.read_part(file_of(table))
-        _check_files(log, part, row)
+        _check_files(log, part, row.transactional_id)
         return unpublishable(part, definition) or ""
     except TxnLogError as error:
         return error.message
+
+
+def republish(root: Root, transactional_id: str, decided: Decided, table: StagedTable) -> None:
+    """Publish an append again that was lost after its transaction was completed.
+
+    Raises TableChangedError for an overwrite, which would replace what was written since;
+    CorruptLogError, ObjectNotFoundError if its files are gone.
+    """
+    log = root.open_table(table.url)
+    log.refresh()
+    part = log.read_part(file_of(table))
+    if part.mode != "append":
+        raise TableChangedError(
+            f"{table.url}: what is lost is an overwrite of {transactional_id!r} with "
+            f"{table.num_records} records; published again it would replace what was written "
+            "since. Write it again in a new transaction, if it is still right.",
+            url=table.url,
+        )
+    _check_files(log, part, transactional_id)
+    made = log.publish(part, decided, is_still_decided=lambda: True)
+    if isinstance(made, Published):
+        _proved(table.url, partial(log.prove, made, part, decided))
 
 
 def _is_there(log: EnlistedLog, decided: Decided) -> bool:
@@ -215,14 +243,14 @@ def _is_there(log: EnlistedLog, decided: Decided) -> bool:
     return log.state.txns.get(decided.app_id, -1) >= decided.epoch
 
 
-def _check_files(log: EnlistedLog, part: Part, row: TransactionMetadata) -> None:
+def _check_files(log: EnlistedLog, part: Part, transactional_id: str) -> None:
     """Raise CorruptLogError for a staged file that is gone: all readers of the table would fail."""
 
     def check(add: AddFile) -> None:
         path = unquote(add.path)
         if not log.store.exists(path):
             raise CorruptLogError(
-                f"{log.store.url}/{path}, which the transaction of {row.transactional_id!r} has "
+                f"{log.store.url}/{path}, which the transaction of {transactional_id!r} has "
                 "staged, is missing: nothing was published there. Restore this file from a backup "
                 "of the table.",
                 file=f"{log.store.url}/{path}",

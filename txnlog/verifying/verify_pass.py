@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from txnlog.errors import ConfigError, TxnLogError, UnknownTopicOrPartitionError
+from txnlog.errors import (
+    ConfigError,
+    TxnLogError,
+    UnknownTopicOrPartitionError,
+)
 from txnlog.process.failures import unexpected
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import TransactionMetadata
@@ -18,7 +22,13 @@ from txnlog.protocol.vacuum import BATCH_FILE
 from txnlog.protocol.verification import tables as across
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
 from txnlog.protocol.verification.headers import read_batches
-from txnlog.protocol.verification.rows import RowFacts, RowHistory, check_shard, read_rows
+from txnlog.protocol.verification.rows import (
+    DecidedPart,
+    RowFacts,
+    RowHistory,
+    check_shard,
+    read_rows,
+)
 from txnlog.protocol.verification.topics import TopicFacts, check_topic
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables import cluster_log
@@ -28,6 +38,7 @@ from txnlog.storage.tables.topic_log import HOME
 from txnlog.verifying import data_files
 from txnlog.verifying.cluster_properties import count, numbers, shards_with, undecided
 from txnlog.verifying.log_reading import Observer, TableReading, read_table
+from txnlog.verifying.publications import by_table, check_publications
 from txnlog.verifying.report import Progress, Verification, VerifySettings
 
 _TOPIC_MARK = CONFIG_PREFIX + "partitions"
@@ -56,6 +67,7 @@ class VerifyPass:
         self._decided_rows: Sequence[TransactionMetadata] = ()
         self._offsets: dict[str, RowFacts[Group]] = {}
         self._decided: dict[tuple[int, str, str], tuple[int, int]] = {}
+        self._parts: list[DecidedPart] = []
         self._shards: Sequence[int] = ()
         self._shards_count = 0
         self._offsets_shards: Sequence[int] = ()
@@ -244,6 +256,7 @@ class VerifyPass:
         reading = self._internal(table, observe)
         for one in history:
             self._decided.update(one.decided)
+            self._parts += one.completed_parts()
         if reading.state is None:
             return
         own = Findings()
@@ -381,6 +394,9 @@ class VerifyPass:
         if is_complete:
             across.check_tickets(groups_after, rows, findings, shards=self._offsets_count)
         self._producer_ids()
+        for url, parts in by_table(self._parts).items():
+            check = partial(check_publications, self._store, url, self._cluster_id, parts, findings)
+            self._guarded(url, check)
 
     def _groups(self) -> dict[str, Group]:
         """The groups with what their holders have decided and not moved, which counts, too."""

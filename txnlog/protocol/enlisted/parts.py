@@ -124,6 +124,11 @@ def app_id_of(cluster_id: str, producer_id: int) -> str:
     return f"txnlog/{cluster_id}/{producer_id}"
 
 
+def republished_app_id(app_id: str, epoch: int) -> str:
+    """The appId of one transaction whose publication was lost, in the table; its version is 0."""
+    return f"{app_id}/{epoch}"
+
+
 def staging_folder(cluster_id: str) -> str:
     """Where a cluster stages files of a table, below the table's folder."""
     return f"{STAGING}/{cluster_id}"

@@ -71,6 +71,7 @@ class FindingKind(Enum):
     OFFSET_BELOW_START = "offset below start"
     OFFSET_WITHOUT_PARTITION = "offset without partition"
     TICKET_ABOVE_NEWEST = "ticket above newest"
+    PUBLICATION_LOST = "publication lost"
     FSYNC_UNDECIDED = "fsync undecided"
 
 
@@ -290,6 +291,14 @@ KINDS: Mapping[FindingKind, KindText] = {
         "registrations: the newest commits of the group's shard are missing",
         f"{_ALL} Until then transactions with offsets of the group may be refused.",
     ),
+    _K.PUBLICATION_LOST: KindText(
+        _E,
+        "a Delta table of others lacks what a completed transaction published there: another "
+        "writer, or a copy, has put another commit in its place",
+        "Find out which writer creates files of the table's log without looking whether they are "
+        "there, and stop it: commits of all others are lost, too. Then "
+        "`txnlog tables republish NAME`, before vacuum deletes the files.",
+    ),
     _K.FSYNC_UNDECIDED: KindText(
         _W,
         "on a local disk: `__cluster` does not record `storage.fsync`, as in a root that was "
@@ -303,7 +312,7 @@ KINDS: Mapping[FindingKind, KindText] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One damage. `file` is relative to the root; -1 and "" where a field does not apply.
+    """One damage. `file` is relative to the root, or a URL; -1 and "" where a field does not apply.
 
     `subject` is a transactional.id, a group or a producer. The damage is at `offset` to
     `last_offset`, which hold `records`. `command` is one to paste, without options of the root,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from txnlog.errors import CorruptLogError
 from txnlog.protocol.group_metadata import Group
-from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.metadata import StagedTable, TransactionMetadata
 from txnlog.protocol.shards import offsets_table_of, shard_number
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
@@ -30,6 +30,15 @@ class RowFacts(Generic[Row]):
     is_complete: bool = True
 
 
+class DecidedPart(NamedTuple):
+    """What a decided transaction does to a Delta table of others."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    table: StagedTable
+
+
 class RowHistory:
     """Rows in the order in which the retained commits wrote them: epochs only increase.
 
@@ -44,6 +53,18 @@ class RowHistory:
         self._findings = findings
         self._newest: dict[str, tuple[int, int, int]] = {}
         self.decided: dict[tuple[int, str, str], tuple[int, int]] = {}
+        self._parts: dict[tuple[str, int, int], tuple[StagedTable, ...]] = {}
+        self._prepared: dict[str, tuple[str, int, int]] = {}
+
+    def completed_parts(self) -> list[DecidedPart]:
+        """What transactions have published in Delta tables of others, but for those under way."""
+        under_way = set(self._prepared.values())
+        return [
+            DecidedPart(*key, table)
+            for key, tables in self._parts.items()
+            if key not in under_way
+            for table in tables
+        ]
 
     def observe(self, file: File, version: int) -> None:
         """Add a row that a commit wrote, or one of a checkpoint."""
@@ -59,11 +80,16 @@ class RowHistory:
         # Another producer id: the transactional.id expired and was created again.
         if before[0] == now[0] and (now[1] < before[1] or now[2] < before[2]):
             self._add(row.transactional_id, version, f"its epochs {now[1:]} follow {before[1:]}")
+        key = row.transactional_id, row.producer_id, row.txn_epoch
+        self._prepared.pop(row.transactional_id, None)
+        if row.tables:
+            self._parts[key] = row.tables
+            self._prepared[row.transactional_id] = key
         if row.state.is_prepared:
             groups = {offsets_table_of(one.group_id, self._offsets_shards) for one in row.moves}
             for topic, topic_id in (*row.topic_ids, *((table, "") for table in sorted(groups))):
-                key = row.producer_id, topic, topic_id
-                self.decided[key] = row.txn_epoch, file.modification_time
+                decided = row.producer_id, topic, topic_id
+                self.decided[decided] = row.txn_epoch, file.modification_time
 
     def _observe_group(self, file: File, version: int) -> None:
         group = _read(Group, file)
