@@ -10,14 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from txnlog.coordinator.groups import GroupCoordinator
+from txnlog.coordinator.pins import drop_snapshot, find_snapshot, keep_snapshot
 from txnlog.coordinator.root import Root
-from txnlog.coordinator.snapshots import (
-    drop_snapshot,
-    find_snapshot,
-    keep_snapshot,
-    take_snapshot,
-    topic_at,
-)
+from txnlog.coordinator.snapshots import take_snapshot, topic_at
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.coordinator.transactions import TransactionCoordinator
 from txnlog.errors import (

@@ -17,7 +17,6 @@ from tests.coordinator.test_crashes import Deferred, restart_group, sweep, take_
 from tests.faults import RETRIABLE, Trial, cuts, meetings
 from tests.tables import (
     NAME,
-    TABLE_ID,
     URL,
     ForeignTable,
     appended,
@@ -50,8 +49,7 @@ from txnlog.coordinator.snapshots import topic_at
 from txnlog.coordinator.staged_files import Staging
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.coordinator.tables import TableChange
-from txnlog.errors import CorruptLogError, TableChangedError, UnknownTableError
-from txnlog.protocol.enlisted.registry import EnlistedTable
+from txnlog.errors import CorruptLogError, TableChangedError
 from txnlog.protocol.states import TransactionState
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.testing.faults import Fault, SharedMemory
@@ -315,8 +313,8 @@ def test_staged_file_that_is_gone_is_named_and_not_published() -> None:
     assert ForeignTable(shared).ours() == [1, 2]
 
 
-def test_snapshot_shows_a_transaction_that_waits_for_a_table_only() -> None:
-    """Its topics and its offsets are the snapshot's; the table is not."""
+def test_snapshot_has_no_table_that_does_not_take_a_decided_part() -> None:
+    """The transaction's topics, other tables and offsets are the snapshot's (R37)."""
     shared = world()
     actor = WithTables.begin(shared, PLAIN)
     decide(actor.cluster, actor.row, actor.staging, offsets=[consumed(10, 20)])
@@ -327,70 +325,8 @@ def test_snapshot_shows_a_transaction_that_waits_for_a_table_only() -> None:
         paths = topic_at(reader, topic, snapshot).view.by_path
         assert [path for path in paths if "mine" in path]
     assert snapshot.offsets[GROUP]["input"][0] == 20
-
-
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        (definition(NARROW), TableChangedError),
-        (definition(table_id="another"), UnknownTableError),
-    ],
-)
-def test_table_that_changes_before_the_decision_refuses_it(
-    change: dict[str, Any], error: type[Exception]
-) -> None:
-    """Nothing is decided, and the transaction can be aborted (R74)."""
-    shared = world()
-    actor = WithTables.begin(shared, PLAIN)
-    ForeignTable(shared).commit(change)
-    with pytest.raises(error) as raised:
-        actor.act()
-    assert "decided" not in raised.value.context  # type: ignore[attr-defined]
-    assert raised.value.abortable  # type: ignore[attr-defined]
-    assert visible(process(shared), "mine") == (False, False)
-
-
-def test_delisted_table_refuses_the_decision() -> None:
-    """An operator has decided that nothing more comes; a sweep sees it (R74)."""
-    shared = world()
-    actor = WithTables.begin(shared, PLAIN)
-    process(shared).delist(NAME)
-    actor.cluster.sweeper.sweep()
-    with pytest.raises(UnknownTableError, match="there are: gold.days"):
-        actor.act()
-
-
-def test_transaction_that_the_table_knows_already_is_refused() -> None:
-    """After a restore of the root alone the table has a later epoch: the part would be taken for
-    one that is there (R36, R74).
-    """
-    shared = world()
-    actor = WithTables.begin(shared, PLAIN)
-    app_id = f"txnlog/{actor.cluster.cluster_id}/{actor.row.producer_id}"
-    ForeignTable(shared).commit({"txn": {"appId": app_id, "version": 7}})
-    assert outcome_of(actor.act) == "LogGapError"
-    assert ForeignTable(shared).ours() == [1]
-
-
-# --- Enlisting ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("delists", [False, True])
-def test_enlisting_cut_at_any_call_is_whole_or_not_at_all(delists: bool, some: Some[Any]) -> None:
-    """And the same call again, after a lost reply, succeeds (R63)."""
-    table = EnlistedTable(url=URL, table_id=TABLE_ID, since_ms=0)
-
-    def begin() -> Trial:
-        shared = world()
-        with_table(shared, process(shared), name="there", url=OTHER_URL, table_id=OTHER_ID)
-        cluster = process(shared)
-        act = partial(cluster.delist, "there") if delists else partial(cluster.enlist, NAME, table)
-        return Trial(shared, cluster, act)
-
-    for trial in cuts(begin, some):
-        found = set(process(trial.shared).enlisted())
-        before, after = ({"there"}, set()) if delists else ({"there"}, {"there", NAME})
-        assert found in (before, after)
-        assert found == after or trial.outcome != "done"
-        again = outcome_of(partial(process(trial.shared).enlist, NAME, table))
-        assert again == "done"
+    assert snapshot.tables[OTHER].version == 2
+    assert list(snapshot.missing) == [NAME]
+    assert "cannot be published as of version 2" in snapshot.missing[NAME]
+    ForeignTable(shared).commit(definition())
+    assert process(shared).snapshot().tables[NAME].version == 4

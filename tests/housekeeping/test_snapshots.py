@@ -7,7 +7,8 @@ import pytest
 from tests.housekeeping.steps import DAY_MS, HOUR_MS, SHORT, WEEK_MS, names, vacuum, written_both
 from tests.world import PLAIN, owned, process, world
 from txnlog.cluster import Cluster
-from txnlog.coordinator.snapshots import remove_expired, topic_at
+from txnlog.coordinator.pins import remove_expired
+from txnlog.coordinator.snapshots import topic_at
 from txnlog.errors import SnapshotNotFoundError
 from txnlog.housekeeping.log_cleanup import LogCleanup
 from txnlog.housekeeping.retention import Retention

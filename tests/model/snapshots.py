@@ -3,13 +3,17 @@
 Every read of a log is a step of its own, and anything may happen between two of them. A topic's log
 has publications, and two commits that remove files: compaction, which merges all batches into a
 segment without their names, and key compaction, which removes the records that newer ones supersede
-and leaves the newer ones' batches as they are. A shard has decisions, rewritten decided rows (a
+and leaves the newer ones' batches as they are. A table's log, with a capital letter, has
+publications, and commits of other writers: a checkpoint, before which a reader that reads the log
+for the first time sees only the newest publication of each producer; a change under which nothing
+can be published, and its end. A shard has decisions, rewritten decided rows (a
 floor was raised), and completions; a completion may also be part of the id's next decision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -18,17 +22,22 @@ from msgspec.structs import replace
 from tests.staged_files import named_file
 from txnlog.protocol.appends import Settled, prepare_marker
 from txnlog.protocol.batches import NONE, BatchHeader
+from txnlog.protocol.enlisted.actions import Protocol, TableMetadata, TableState, Txn
+from txnlog.protocol.enlisted.parts import app_id_of
 from txnlog.protocol.group_metadata import Group
-from txnlog.protocol.metadata import GroupTicket, Manifest, TransactionMetadata
+from txnlog.protocol.metadata import GroupTicket, Manifest, StagedTable, TransactionMetadata
 from txnlog.protocol.snapshots import (
     Snapshot,
+    TableVersion,
     TopicRead,
     TopicVersion,
     decided,
     is_past,
     offsets_of,
+    table_version,
     unpublished,
     version_of,
+    without_part,
 )
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.tickets import prepare_carried_offsets
@@ -48,8 +57,17 @@ MOVED_ONLY = "offsets are those of the groups' rows"
 REAPPLIED = "markers of the groups are ignored: tickets go over a row that has moved on"
 BY_ID = "tickets are applied in the order of producer ids"
 NO_OFFSETS = "offsets are not compared with what is left out"
+TABLE_HEADS = "tables are shown as of their heads"
+CROSSED = "what is published above something that is left out is not looked at"
+UNKNOWN = "a publication that is left out is ignored if its version is not known"
+TABLE_UNHELPED = "parts of tables are not published"
+TABLE_OLD = "a table is shown as it was before the first publication since the reader began"
+BLOCKED_SHOWN = "a table that does not take a part is shown without it"
 
 COMPACT, CLEAN = "compact", "clean"
+MADE, CHECKPOINT, CHANGE, UNDO = "made", "checkpoint", "change", "undo"
+TABLE_WORK = (CHECKPOINT, CHANGE, UNDO)
+CLUSTER = "c"
 TRIES_MAX = 2
 
 
@@ -59,6 +77,7 @@ class Tx(NamedTuple):
     `cause` was read from its first topic, `after` has also moved its offsets. `over`: its records
     supersede those of another. With a `ticket` it moves its group in one partition. `is_rewritten`:
     its decided row may be written again. Without topics it is a commit outside of transactions.
+    Capital letters among the topics are tables.
     """
 
     shard: int
@@ -76,7 +95,8 @@ class Tx(NamedTuple):
 class State(NamedTuple):
     """The logs, and what the reader of the snapshot has read: lengths of them.
 
-    `found` is (versions and exclusions, offsets) at the end; () until then.
+    `begun` are the lengths of the topics' and tables' logs then, `missing` tables that did not take
+    a part. `found` is (versions and exclusions, offsets) at the end; () until then.
     """
 
     shards: tuple[tuple[str, ...], ...]
@@ -91,6 +111,8 @@ class State(NamedTuple):
     heads: tuple[int, ...] = ()
     s2: tuple[int, ...] = ()
     must: frozenset[str] | None = None
+    begun: tuple[int, ...] = ()
+    missing: str = ""
     found: tuple[object, ...] = ()
 
 
@@ -103,8 +125,10 @@ class Snapshots:
         *,
         removes: tuple[str, ...] = (),
         broken: frozenset[str] = frozenset(),
+        is_cold: bool = False,
     ) -> None:
         self._world = world
+        self._is_cold = is_cold
         self._topics = "".join(sorted({topic for tx in world.values() for topic in tx.topics}))
         self._shards = 1 + max(tx.shard for tx in world.values())
         self._removes = removes
@@ -129,7 +153,8 @@ class Snapshots:
         return plan
 
     def initial(self) -> State:
-        return State(((),) * self._shards, ((),) * len(self._topics))
+        logs = [(MADE,) if topic.isupper() else () for topic in self._topics]
+        return State(((),) * self._shards, tuple(logs))
 
     # -- what writers do ---------------------------------------------------------------------------
 
@@ -138,10 +163,17 @@ class Snapshots:
             yield from self._write(state, name, tx)
         for at, log in enumerate(state.topics):
             for what in self._removes:
-                if log and what not in log and (what == COMPACT or self._superseded(log)):
+                if self._may_work(self._topics[at], log, what):
                     yield f"{what} in {self._topics[at]}", self._append(state, at, what)
         if state.phase < len(self.plan) and not state.found:
             yield from self._read(state, self.plan[state.phase])
+
+    def _may_work(self, topic: str, log: tuple[str, ...], what: str) -> bool:
+        if not log or what in log or topic.isupper() != (what in TABLE_WORK):
+            return False
+        if what in (CLEAN, UNDO):
+            return bool(self._superseded(log)) if what == CLEAN else CHANGE in log
+        return True
 
     def _write(self, state: State, name: str, tx: Tx) -> Iterator[tuple[str, State]]:
         if not tx.topics:
@@ -154,7 +186,8 @@ class Snapshots:
             return
         left = [topic for topic in tx.topics if name not in self._log(state, topic)]
         for topic in left:
-            yield f"{name} appears in {topic}", self._publish(state, name, topic)
+            if not _is_blocked(self._log(state, topic)):
+                yield f"{name} appears in {topic}", self._publish(state, name, topic)
         if not self._is_pending(state.shards[tx.shard], name):
             return
         if tx.is_rewritten and f"{name} again" not in state.shards[tx.shard]:
@@ -197,7 +230,7 @@ class Snapshots:
     def _read(self, state: State, what: str) -> Iterator[tuple[str, State]]:
         if state.must is None:
             now = frozenset(name for log in state.shards for name in log if name in self._world)
-            state = state._replace(must=now)
+            state = state._replace(must=now, begun=tuple(map(len, state.topics)))
         further = state._replace(phase=state.phase + 1)
         if what == "before":
             versions = tuple(len(log) - 1 for log in state.topics)
@@ -232,19 +265,33 @@ class Snapshots:
 
     def _publish_pending(self, state: State, further: State) -> tuple[str, State]:
         """Publish one that is missing, then read the heads again."""
-        heads = {
-            topic: self._state(topic, self._log(state, topic)[:length])
-            for topic, length in zip(self._topics, state.heads, strict=True)
-        }
         if NO_HELP in self._broken or HEADS_FIRST in self._broken:
             return "reader goes on", further
-        for row in unpublished(self._pending(state, state.s1), heads):
+        for row in self._unpublished(state, self._pending(state, state.s1)):
             after = state._replace(phase=self.plan.index("heads"), heads=())
-            for topic in (topic for topic, _ in row.topic_ids):
-                if row.transactional_id not in self._log(state, topic):
+            for topic in self._world[row.transactional_id].topics:
+                if row.transactional_id in self._log(state, topic):
+                    continue
+                if _is_blocked(self._log(state, topic)):
+                    after = after._replace(missing="".join(sorted({*after.missing, topic})))
+                else:
                     after = self._publish(after, row.transactional_id, topic)
             return f"reader publishes {row.transactional_id}", after
         return "reader goes on", further
+
+    def _unpublished(
+        self, state: State, rows: list[TransactionMetadata]
+    ) -> list[TransactionMetadata]:
+        heads = {
+            topic: self._log(state, topic)[:length]
+            for topic, length in zip(self._topics, state.heads, strict=True)
+        }
+        topics = {name: self._state(name, log) for name, log in heads.items() if name.islower()}
+        found = unpublished(rows, topics)
+        for name, log in heads.items():
+            if name.isupper() and name not in state.missing and TABLE_UNHELPED not in self._broken:
+                found += without_part(rows, self._table(name, log, 0), CLUSTER)
+        return found
 
     def _commits(
         self, state: State, since: tuple[int, ...], to: tuple[int, ...]
@@ -264,27 +311,56 @@ class Snapshots:
             later = decided(self._pending(state, state.s2))
         if REWRITTEN not in self._broken:
             later = {name: row for name, row in later.items() if name not in pending}
-        versions: dict[str, TopicVersion] = {}
+        snapshot = Snapshot(at_ms=0, topics={}, offsets=self._offsets(state))
         for at, topic in enumerate(self._topics):
-            found = version_of(topic, self._topic_read(state, at), later.values())
+            if topic in state.missing and BLOCKED_SHOWN not in self._broken:
+                continue
+            if topic.isupper():
+                version = self._table_version(state, at, later.values())
+                if version is None:
+                    return self._begin_again(state)
+                snapshot.tables[topic] = TableVersion(url="", table_id="", version=version)
+                continue
+            read = self._topic_read(state, at)
+            found = version_of(topic, read, later.values())
             if found is None:
                 return self._begin_again(state)
-            versions[topic] = found
-        snapshot = Snapshot(at_ms=0, topics=versions, offsets=self._offsets(state))
-        for at, (topic, one) in enumerate(versions.items()):
-            read = self._topic_read(state, at)
-            if NO_OFFSETS not in self._broken and is_past(snapshot.offsets, topic, read.state, one):
+            snapshot.topics[topic] = found
+            is_ahead = is_past(snapshot.offsets, topic, read.state, found)
+            if NO_OFFSETS not in self._broken and is_ahead:
                 return self._begin_again(state)
         positions = tuple(
             (topic, tuple(sorted(known.items())))
             for topic, known in sorted(snapshot.offsets.get("g", {}).items())
         )
-        shown = tuple((topic, one.version, one.excluded) for topic, one in versions.items())
+        shown = (
+            *((topic, one.version, one.excluded) for topic, one in snapshot.topics.items()),
+            *((table, found.version, ()) for table, found in snapshot.tables.items()),
+        )
         return "reader ends", state._replace(found=(shown, positions))
+
+    def _table_version(
+        self, state: State, at: int, later: Collection[TransactionMetadata]
+    ) -> int | None:
+        log = state.topics[at][: state.heads[at]]
+        known = state.before[at] + 1
+        if self._is_cold and not state.tries:
+            known = 1 + max((n for n, what in enumerate(log) if what == CHECKPOINT), default=-1)
+        table = self._table(self._topics[at], log, known)
+        if TABLE_HEADS in self._broken:
+            return table.version
+        if TABLE_OLD in self._broken:
+            return min([version for version, _, _ in table.recent], default=len(log)) - 1
+        names = {(app_id_of(CLUSTER, row.producer_id), row.txn_epoch): row for row in later}
+        if CROSSED in self._broken:
+            table.recent = deque(one for one in table.recent if one[1:] in names)
+        if UNKNOWN in self._broken:
+            later = [names[one[1:]] for one in table.recent if one[1:] in names]
+        return table_version(table, CLUSTER, later)
 
     def _begin_again(self, state: State) -> tuple[str, State]:
         again = state._replace(phase=0, tries=state.tries + 1)
-        again = again._replace(s0=(), groups=-1, s1=(), heads=(), s2=())
+        again = again._replace(s0=(), groups=-1, s1=(), heads=(), s2=(), missing="")
         if again.tries == TRIES_MAX:
             return "reader gives up", again._replace(phase=len(self.plan))
         return "reader begins again", again
@@ -340,7 +416,12 @@ class Snapshots:
             state=TransactionState.PREPARE_COMMIT,
             timeout_ms=1,
             pending=Manifest(
-                batches=tuple(named_file(name, topic, topic_id=topic) for topic in tx.topics),
+                batches=tuple(
+                    named_file(name, topic, topic_id=topic)
+                    for topic in tx.topics
+                    if topic.islower()
+                ),
+                tables=tuple(_staged(topic) for topic in tx.topics if topic.isupper()),
                 tickets=(ticket,) if tx.ticket else (),
             ),
         )
@@ -378,6 +459,20 @@ class Snapshots:
         self._states[topic, log] = state
         return state
 
+    def _table(self, name: str, log: tuple[str, ...], known: int) -> TableState:
+        """The table after these commits, of which those from `known` on were read one by one."""
+        protocol = Protocol(min_reader_version=1, min_writer_version=2)
+        metadata = TableMetadata(id=name, schema_string="", partition_columns=())
+        state = TableState(name, protocol=protocol, metadata=metadata)
+        for version, what in enumerate(log):
+            row = self._rows.get(what)
+            txns = []
+            if row is not None:
+                app_id = app_id_of(CLUSTER, row.producer_id)
+                txns = [Txn(app_id=app_id, version=row.txn_epoch)]
+            state.apply(version, txns, is_checkpoint=version < known)
+        return state
+
     # -- what must hold ----------------------------------------------------------------------------
 
     def unsafe(self, before: State, state: State) -> str | None:
@@ -386,8 +481,14 @@ class Snapshots:
         topics, offsets = state.found
         shown: dict[str, set[str]] = {name: set() for name in self._world}
         for topic, version, excluded in topics:  # type: ignore[attr-defined]
-            one = TopicVersion(version=max(version, 0), excluded=excluded)
             log = self._log(state, topic)[: version + 1]
+            if topic.isupper():
+                if len(log) < state.begun[self._topics.index(topic)]:
+                    return f"{topic} is older than the snapshot"
+                for name in set(log) & set(self._world):
+                    shown[name].add(topic)
+                continue
+            one = TopicVersion(version=max(version, 0), excluded=excluded)
             for header in self._state(topic, log).by_path.values():
                 if not one.hides(header):
                     for name in header.path.split("+"):
@@ -396,9 +497,10 @@ class Snapshots:
             if tx.over:
                 shown[tx.over] |= shown[name] & set(self._world[tx.over].topics)
         for name, tx in self._world.items():
-            if shown[name] and shown[name] != set(tx.topics):
+            there = {topic for topic, _, _ in topics}  # type: ignore[attr-defined]
+            if shown[name] and shown[name] != set(tx.topics) & there:
                 return f"{name} is half visible"
-            if name in (state.must or ()) and not shown[name]:
+            if name in (state.must or ()) and not shown[name] and set(tx.topics) & there:
                 return f"{name} was decided before, and is missing"
             if shown[name] and tx.cause and not shown[tx.cause]:
                 return f"{name} is visible without its cause"
@@ -415,6 +517,24 @@ class Snapshots:
 
     def stuck(self, state: State) -> str | None:
         return None if state.found or state.tries == TRIES_MAX else "the reader does not end"
+
+
+def _is_blocked(log: tuple[str, ...]) -> bool:
+    return CHANGE in log and UNDO not in log
+
+
+def _staged(name: str) -> StagedTable:
+    return StagedTable(
+        name=name,
+        url=name,
+        table_id=name,
+        part="p",
+        size_bytes=1,
+        digest="",
+        num_files=1,
+        num_records=1,
+        staged_ms=0,
+    )
 
 
 def _commit(state: State, shard: int, what: str) -> State:

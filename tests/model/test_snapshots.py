@@ -8,9 +8,13 @@ import pytest
 
 from tests.model.search import assert_breaks, assert_holds
 from tests.model.snapshots import (
+    BLOCKED_SHOWN,
     BY_ID,
+    CHANGE,
+    CHECKPOINT,
     CLEAN,
     COMPACT,
+    CROSSED,
     GROUPS_LAST,
     HEADS_FIRST,
     KNOWN_LATE,
@@ -24,6 +28,11 @@ from tests.model.snapshots import (
     REMOVED_UNSEEN,
     REWRITTEN,
     ROWS_ONLY,
+    TABLE_HEADS,
+    TABLE_OLD,
+    TABLE_UNHELPED,
+    UNDO,
+    UNKNOWN,
     Snapshots,
     Tx,
 )
@@ -48,6 +57,9 @@ FENCED = {
     "X": Tx(0, "a", 1, ticket=1),
     "Y": Tx(1, "a", 0, after="X", ticket=2),
 }
+TABLES = {"X": Tx(0, "aF", 0), "Y": Tx(1, "F", 1)}
+TWO_TABLES = {"X": Tx(0, "FG", 0), "Y": Tx(1, "FG", 1)}
+BOTH_LATE = {"X1": Tx(0, "F", 0), "X2": Tx(0, "aF", 0, epoch=1, after="X1")}
 
 
 @pytest.mark.parametrize(
@@ -70,6 +82,28 @@ def test_snapshot_shows_the_same_transactions_everywhere(
     result = assert_holds(Snapshots(world, removes=removes), states_min=states_min)
     assert "reader ends" in result.labels
     assert ("reader begins again" in result.labels) == (bool(removes) or world is CAUSES)
+
+
+@pytest.mark.parametrize(
+    ("world", "removes", "states_min", "is_cold"),
+    [
+        (TABLES, (CHECKPOINT,), 40_000, True),
+        (TABLES, (CHANGE, UNDO), 100_000, False),
+        (TWO_TABLES, (), 20_000, False),
+        (BOTH_LATE, (CHECKPOINT,), 10_000, True),
+        (BOTH_LATE, (CHECKPOINT,), 10_000, False),
+    ],
+)
+def test_snapshot_shows_the_same_transactions_in_tables(
+    world: Mapping[str, Tx], removes: tuple[str, ...], states_min: int, is_cold: bool
+) -> None:
+    """Publications in another order than decisions, a log that is known from a checkpoint on, a
+    table that takes no parts for a time.
+    """
+    model = Snapshots(world, removes=removes, is_cold=is_cold)
+    result = assert_holds(model, states_min=states_min)
+    assert "reader ends" in result.labels
+    assert ("reader begins again" in result.labels) == (is_cold or world is not BOTH_LATE)
 
 
 @pytest.mark.soak
@@ -101,6 +135,12 @@ def test_snapshot_shows_the_same_transactions_in_larger_worlds(
         (MOVED_ONLY, OFFSETS, (), "the offsets at"),
         (REAPPLIED, PLAIN, (), "the offsets at"),
         (BY_ID, FENCED, (), "the offsets at"),
+        (TABLE_HEADS, TABLES, (), "X is half visible"),
+        (CROSSED, TABLES, (), "Y was decided before, and is missing"),
+        (UNKNOWN, TABLES, (CHECKPOINT,), "X is half visible"),
+        (TABLE_UNHELPED, TABLES, (), "Y was decided before, and is missing"),
+        (TABLE_OLD, TABLES, (), "Y was decided before, and is missing"),
+        (BLOCKED_SHOWN, TABLES, (CHANGE,), "X is half visible"),
     ],
 )
 def test_search_finds_what_each_rule_is_for(
@@ -108,5 +148,6 @@ def test_search_finds_what_each_rule_is_for(
 ) -> None:
     """Each rule left out alone gives a wrong snapshot."""
     broken = frozenset({rule})
-    violation = assert_breaks(Snapshots(world, removes=removes, broken=broken), what)
+    model = Snapshots(world, removes=removes, broken=broken, is_cold=rule == UNKNOWN)
+    violation = assert_breaks(model, what)
     assert "reader ends" in violation.trace

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from txnlog.admin.state_rows import rows
 from txnlog.cluster import Cluster
 from txnlog.coordinator import tables
-from txnlog.coordinator.tables import waits_for
-from txnlog.errors import TxnLogError, UnknownTableError
+from txnlog.coordinator.tables import check_same, waits_for
+from txnlog.errors import TxnLogError
 from txnlog.protocol.enlisted.features import check_enlistable
 from txnlog.protocol.enlisted.parts import Decided, app_id_of, republished_app_id
 from txnlog.protocol.enlisted.registry import EnlistedTable, check_table_name, find_enlisted
 from txnlog.protocol.metadata import StagedTable, TransactionMetadata
 from txnlog.settings.roots import checked_root
-from txnlog.storage.tables.enlisted_log import EnlistedLog
 from txnlog.verifying.publications import completed_parts, lost_parts
 
 
@@ -87,7 +86,7 @@ def republish(cluster: Cluster, name: str) -> int:
     table = find_enlisted(cluster.enlisted(), name)
     log = cluster.open_table(table.url)
     log.refresh()
-    _check_same(log, table)
+    check_same(log, table)
     shards = [shard.number for shard in cluster.existing_shards()]
     parts = completed_parts(cluster.store, shards)
     ours = [part for part in parts if part.table.url == table.url]
@@ -116,7 +115,7 @@ def _described(
         log = cluster.table_log(table.url)
         log.refresh()
         version = log.state.version
-        _check_same(log, table)
+        check_same(log, table)
     except TxnLogError as failed:
         error = failed
     return TableDescription(
@@ -128,16 +127,6 @@ def _described(
         waiting=tuple(_parts(cluster, table.url, waiting)),
         error=error,
     )
-
-
-def _check_same(log: EnlistedLog, table: EnlistedTable) -> None:
-    found = log.state.definition.metadata.id
-    if found != table.table_id:
-        raise UnknownTableError(
-            f"{table.url} was dropped and made again: its id is {found}, and {table.table_id} was "
-            "enlisted. Delist it, and enlist it again.",
-            url=table.url,
-        )
 
 
 def _parts(cluster: Cluster, url: str, waiting: Waiting) -> Iterator[WaitingPart]:

@@ -1,4 +1,4 @@
-"""Taking a snapshot of a root, keeping it under a name, and opening a topic as it shows it.
+"""Taking a snapshot of a root, and opening a topic as it shows it.
 
 txnlog.protocol.snapshots decides, and says in which order what is read.
 """
@@ -6,45 +6,43 @@ txnlog.protocol.snapshots decides, and says in which order what is read.
 from __future__ import annotations
 
 import logging
-import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any, NamedTuple
 
 from txnlog.coordinator.finishing import publish
 from txnlog.coordinator.root import Root
+from txnlog.coordinator.tables import check_same
 from txnlog.errors import (
     ConcurrentTransactionsError,
-    ConfigError,
     ForeignTableError,
     LogGapError,
-    OperationTimedOutError,
     SnapshotNotFoundError,
     TxnLogError,
     UnknownTopicOrPartitionError,
 )
-from txnlog.process.failpoint import reach
-from txnlog.process.failures import Failures, caught
+from txnlog.process.failures import Failures, caught, parts_of
+from txnlog.protocol.enlisted.actions import TableState
+from txnlog.protocol.enlisted.registry import EnlistedTable
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import ProducerIdAndEpoch, TransactionMetadata
 from txnlog.protocol.snapshots import (
-    SNAPSHOT,
     Offsets,
-    Pin,
     Snapshot,
+    TableVersion,
     TopicRead,
-    check_snapshot_name,
     decided,
     is_past,
     offsets_of,
-    read_json,
+    table_version,
     unpublished,
     version_of,
+    without_part,
 )
 from txnlog.protocol.topics import may_be_topic
 from txnlog.storage.delta.as_of import StoreAtVersions
 from txnlog.storage.delta.log_settings import LogSettings
-from txnlog.storage.tables.cluster_log import PATH, SNAPSHOTS
 from txnlog.storage.tables.row_log import TransactionLog, UnreadableRow
 from txnlog.storage.tables.topic_log import TopicLog
 
@@ -58,11 +56,13 @@ _PLAIN = LogSettings(checkpoint_mode="off")
 
 
 def take_snapshot(root: Root) -> Snapshot:
-    """The topics and the offsets of all groups at one boundary between transactions.
+    """The topics, the enlisted tables and the offsets of all groups at one boundary between
+    transactions.
 
-    Publishes what other processes have decided, if they do not. Topics that cannot be read are
-    logged and left out, groups too. Raises what publishing raises, ConcurrentTransactionsError, and
-    CorruptLogError for a row of the transaction log that cannot be read.
+    Publishes what other processes have decided, if they do not. Topics, tables and groups that
+    cannot be read are logged and left out, and tables that do not take what was decided. Raises
+    what publishing raises, ConcurrentTransactionsError, and CorruptLogError for a row of the
+    transaction log that cannot be read.
     """
     for attempt in range(TRIES_MAX):
         with _Decisions.of(root) as decisions:
@@ -72,7 +72,8 @@ def take_snapshot(root: Root) -> Snapshot:
         root.store.back_off(attempt)
     raise ConcurrentTransactionsError(
         f"{root}: {TRIES_MAX} times in a row compaction or retention has removed files from a "
-        "topic, or a group went on, while the snapshot was taken; try again."
+        "topic, transactions were published in a table in another order than they were decided, or "
+        "a group went on, while the snapshot was taken; try again."
     )
 
 
@@ -88,7 +89,7 @@ def _try(root: Root, decisions: _Decisions) -> Snapshot | None:
         decisions.read()
     pending = decisions.pending()
     unmoved |= decisions.take()
-    topics = _published(root, pending.values())
+    heads = _published(root, pending.values())
     decisions.read()
     later = [row for name, row in decisions.take().items() if name not in pending]
     carried = {ticket.group_id for row in unmoved.values() for ticket in row.moves}
@@ -104,14 +105,22 @@ def _try(root: Root, decisions: _Decisions) -> Snapshot | None:
             rows.pop(group_id, None)
         offsets |= offsets_of(rows, markers, unmoved.values())
     versions = {}
-    for name, topic in topics.items():
+    for name, topic in heads.topics.items():
         log = topic.log
         read = TopicRead(topic.view, log.version, log.removed_at, before.get(name, -1))
         one = version_of(name, read, later)
         if one is None or is_past(offsets, name, topic.view, one):
             return None
         versions[name] = one
-    return Snapshot(at_ms=at_ms, topics=versions, offsets=offsets)
+    tables = {}
+    for name, (table, state) in heads.tables.items():
+        version = table_version(state, root.cluster_id, later)
+        if version is None:
+            return None
+        tables[name] = TableVersion(url=table.url, table_id=table.table_id, version=version)
+    return Snapshot(
+        at_ms=at_ms, topics=versions, tables=tables, missing=heads.missing, offsets=offsets
+    )
 
 
 class _Decisions:
@@ -173,167 +182,124 @@ class _Decisions:
         return decided(row for shard in self._shards or () for row in shard.view.rows.values())
 
 
-def _published(root: Root, rows: Collection[TransactionMetadata]) -> dict[str, TopicLog]:
-    """The topics, tailed to their heads, each with the markers of these decided rows.
+class _Heads(NamedTuple):
+    """Topics and enlisted tables by name, tailed to their heads; `missing` as in a snapshot."""
 
-    What waits for a table of others only is in the topics.
+    topics: dict[str, TopicLog]
+    tables: dict[str, tuple[EnlistedTable, TableState]]
+    missing: dict[str, str]
+
+
+def _published(root: Root, rows: Collection[TransactionMetadata]) -> _Heads:
+    """The heads, each with the markers and parts of these decided rows.
+
+    A table that does not take a part is missing.
     """
-    failed: TxnLogError | None = None
+    done: set[ProducerIdAndEpoch] = set()
+    failed: dict[ProducerIdAndEpoch, TxnLogError] = {}
+    missing: dict[str, str] = {}
     for attempt in range(TRIES_MAX):
-        topics = _tail_topics(root)
-        left = unpublished(rows, {name: log.view for name, log in topics.items()})
+        heads = _tail(root, missing)
+        left = unpublished(rows, {name: log.view for name, log in heads.topics.items()})
+        asked = [row for row in rows if row.transaction not in done]
+        for name, (_, state) in list(heads.tables.items()):
+            lacking = without_part(asked, state, root.cluster_id)
+            errors = [failed[row.transaction] for row in lacking if row.transaction in failed]
+            if errors and not any(one.retriable for one in parts_of(errors[0])):
+                del heads.tables[name]
+                _leave_out(missing, name, errors[0].message)
+            else:
+                left += [row for row in lacking if row not in left]
         if not left:
-            return topics
-        if failed is not None:
-            raise failed
+            return heads
+        for row in left:
+            if row.transaction in failed:
+                raise failed[row.transaction]
         if attempt < LOOKS:
             root.store.back_off(attempt)
             continue
         for row in left:
             outcome = caught(partial(publish, root, row), f"Publishing {row.transactional_id!r}")
-            failed = outcome if isinstance(outcome, TxnLogError) else failed
+            if isinstance(outcome, TxnLogError):
+                failed[row.transaction] = outcome
+            else:
+                done.add(row.transaction)
     raise ConcurrentTransactionsError(
         f"{root}: {left[0].transactional_id!r} is decided, and could not be published; try again.",
         transactional_id=left[0].transactional_id,
     )
 
 
-def _tail_topics(root: Root) -> dict[str, TopicLog]:
-    """All topics, tailed; new ones are looked for beside. Raises StorageError."""
+def _leave_out(missing: dict[str, str], table: str, why: str) -> None:
+    missing[table] = why
+    logger.warning("Table %r is not in the snapshot: %s", table, why)
+
+
+def _tail(root: Root, missing: dict[str, str]) -> _Heads:
+    """All topics and enlisted tables, tailed; new topics are looked for beside.
+
+    Tables that cannot be read are added to `missing`. Raises StorageError.
+    """
     known = root.opened_topics()
     names: list[str] = []
 
-    def look() -> TxnLogError | None:
+    def look() -> None:
         names.extend(name for name in root.store.list_folders() if may_be_topic(name))
-        return None
 
-    calls: list[Callable[[], TxnLogError | None]] = [look]
-    failures = root.store.together(calls + [partial(_tailed, log) for log in known.values()])[1:]
+    enlisted = {
+        name: table for name, table in root.enlisted(refresh=False).items() if name not in missing
+    }
+    calls: list[Callable[[], Any]] = [
+        look,
+        *(partial(_tailed, log) for log in known.values()),
+        *(partial(_tailed_table, root, name, table) for name, table in enlisted.items()),
+    ]
+    outcomes = root.store.together(calls)[1:]
     new = [root.topic_log(name) for name in sorted(names) if name not in known]
-    failures += root.store.together([partial(_tailed, log) for log in new])
-    found: dict[str, TopicLog] = {}
-    retried = Failures("Reading topics", logging.DEBUG)
-    for log, failure in zip((*known.values(), *new), failures, strict=True):
-        if failure is None:
-            found |= {log.name: log} if log.exists else {}
-        elif failure.retriable:
-            retried.add(log.name, failure)
-        elif not isinstance(failure, ForeignTableError):
-            logger.warning("Topic %r cannot be read: it is in no snapshot. %s", log.name, failure)
-    retried.check()
-    return found
-
-
-def _tailed(log: TopicLog) -> TxnLogError | None:
-    return caught(log.refresh, f"Reading topic {log.name!r}")
-
-
-# -- named snapshots -------------------------------------------------------------------------------
-
-
-def keep_snapshot(root: Root, name: str, *, ttl_ms: int) -> Snapshot:
-    """Take a snapshot, and keep it under a name until it expires.
-
-    All that it has is kept for an hour or more without that: a quarter of this may pass until it is
-    saved. Raises ConfigError for a name that is in use, OperationTimedOutError, and as
-    `take_snapshot`.
-    """
-    check_snapshot_name(name)
-    clock = root.store.clock
-    until_ms = clock.boot_ms() + root.settings.trust_ms // 2
-    snapshot = take_snapshot(root)
-    path = f"{SNAPSHOTS}{uuid.uuid4()}.json"
-    pin = Pin(at_ms=snapshot.at_ms, expires_ms=snapshot.at_ms + ttl_ms, file=path)
-
-    def decide(pins: Mapping[str, Pin]) -> dict[str, Pin | None]:
-        known = pins.get(name)
-        if clock.boot_ms() > until_ms:
-            return {name: None} if known == pin else {}
-        if known is not None and known != pin and known.expires_ms > root.store.now_ms():
-            raise ConfigError(
-                f"There is a snapshot {name!r} already. Drop it first, or choose another name.",
-                snapshot=name,
-            )
-        return {} if known == pin else {name: pin}
-
-    data = SNAPSHOT.encode(snapshot).encode()
-    begin: list[Callable[[], None]] = [partial(root.store.put_new, path, data), root.get_pins_ready]
-    root.store.together(begin)
-    reach("snapshot.staged")
-    try:
-        root.change_pins(decide)
-    except ConfigError:
-        root.store.delete([path])
-        raise
-    reach("snapshot.saved")
-    if clock.boot_ms() > until_ms:
-        root.change_pins(decide)
-        raise OperationTimedOutError(
-            f"Snapshot {name!r} took longer than {root.settings.trust_ms // 2000} s: files of it "
-            "may be deleted by now, and it is not kept. Try again.",
-            snapshot=name,
+    read: dict[str, TopicLog | TxnLogError] = dict(zip(known, outcomes, strict=False))
+    read |= {
+        log.name: outcome
+        for log, outcome in zip(
+            new, root.store.together([partial(_tailed, log) for log in new]), strict=True
         )
-    return snapshot
+    }
+    retried = Failures("Reading topics and tables", logging.DEBUG)
+    topics: dict[str, TopicLog] = {}
+    for name, found in read.items():
+        if isinstance(found, TopicLog):
+            topics |= {name: found} if found.exists else {}
+        elif found.retriable:
+            retried.add(name, found)
+        elif not isinstance(found, ForeignTableError):
+            logger.warning("Topic %r cannot be read: it is in no snapshot. %s", name, found)
+    tables = {}
+    for name, state in zip(enlisted, outcomes[len(known) :], strict=True):
+        if isinstance(state, TableState):
+            tables[name] = enlisted[name], state
+        elif state.retriable:
+            retried.add(name, state)
+        else:
+            _leave_out(missing, name, state.message)
+    retried.check()
+    return _Heads(topics, tables, missing)
 
 
-def drop_snapshot(root: Root, name: str) -> None:
-    """Keep it no longer. Raises SnapshotNotFoundError."""
-    pins = root.pins()
-    if name not in pins:
-        raise _not_found(root, name, pins)
-    pin = pins[name]
-    root.change_pins(lambda now: {name: None} if now.get(name) == pin else {})
-    reach("snapshot.dropped")
-    root.store.delete([pin.file])
+def _tailed(log: TopicLog) -> TopicLog | TxnLogError:
+    def tail() -> TopicLog:
+        log.refresh()
+        return log
+
+    return caught(tail, f"Reading topic {log.name!r}")
 
 
-def remove_expired(root: Root) -> int:
-    """Remove expired snapshots, and files of those that were dropped or never saved."""
-    now_ms = root.store.now_ms()
-    files = [one for one in root.store.list_files(PATH) if one.path.startswith(SNAPSHOTS)]
-    removed: set[str] = set()
+def _tailed_table(root: Root, name: str, table: EnlistedTable) -> TableState | TxnLogError:
+    def tail() -> TableState:
+        log = root.table_log(table.url)
+        log.refresh()
+        check_same(log, table)
+        return log.state
 
-    def decide(pins: Mapping[str, Pin]) -> dict[str, Pin | None]:
-        expired = [name for name, pin in pins.items() if pin.expires_ms <= now_ms]
-        removed.update(expired)
-        return dict.fromkeys(expired)
-
-    root.change_pins(decide)
-    named = {pin.file for pin in root.pins().values()}
-    old_ms = now_ms - 2 * root.settings.trust_ms
-    root.store.delete(
-        [one.path for one in files if one.path not in named and one.last_modified_ms <= old_ms]
-    )
-    return len(removed)
-
-
-def find_snapshot(root: Root, name: str) -> Snapshot:
-    """A named snapshot. Raises SnapshotNotFoundError, also once it has expired."""
-    pins = root.pins()
-    pin = pins.get(name)
-    if pin is None or pin.expires_ms <= root.store.now_ms():
-        raise _not_found(root, name, pins)
-    return _load(root, pin)
-
-
-def kept_snapshots(root: Root) -> list[Snapshot]:
-    """All named snapshots that have not expired."""
-    now_ms = root.store.now_ms()
-    pins = [pin for pin in root.pins().values() if pin.expires_ms > now_ms]
-    return root.store.together([partial(_load, root, pin) for pin in pins])
-
-
-def _load(root: Root, pin: Pin) -> Snapshot:
-    text = root.store.get(pin.file).decode(errors="replace")
-    return read_json(SNAPSHOT, text, source=f"{root.store.url}/{pin.file}")
-
-
-def _not_found(root: Root, name: str, pins: Mapping[str, Pin]) -> SnapshotNotFoundError:
-    there = ", ".join(sorted(pins)) or "none"
-    return SnapshotNotFoundError(
-        f"There is no snapshot {name!r} at {root.root}, or it has expired; there are: {there}.",
-        snapshot=name,
-    )
+    return caught(tail, f"Reading table {name!r}")
 
 
 # -- reading ---------------------------------------------------------------------------------------

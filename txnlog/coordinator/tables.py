@@ -27,7 +27,7 @@ from txnlog.process.failures import Failures
 from txnlog.protocol.enlisted.actions import AddFile
 from txnlog.protocol.enlisted.compatibility import unpublishable
 from txnlog.protocol.enlisted.parts import Decided, Part, app_id_of
-from txnlog.protocol.enlisted.registry import find_enlisted
+from txnlog.protocol.enlisted.registry import EnlistedTable, find_enlisted
 from txnlog.protocol.metadata import StagedTable, TransactionMetadata
 from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.enlisted_log import EnlistedLog, PartFile, Published
@@ -214,6 +214,17 @@ def waits_for(root: Root, row: TransactionMetadata, table: StagedTable) -> str |
         return unpublishable(part, definition) or ""
     except TxnLogError as error:
         return error.message
+
+
+def check_same(log: EnlistedLog, table: EnlistedTable) -> None:
+    """Raise UnknownTableError for a table that was made again since it was enlisted."""
+    found = log.state.definition.metadata.id
+    if found != table.table_id:
+        raise UnknownTableError(
+            f"{table.url} was dropped and made again: its id is {found}, and {table.table_id} was "
+            "enlisted. Delist it, and enlist it again.",
+            url=table.url,
+        )
 
 
 def republish(root: Root, transactional_id: str, decided: Decided, table: StagedTable) -> None:

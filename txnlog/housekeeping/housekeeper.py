@@ -16,7 +16,7 @@ from functools import partial
 
 from txnlog.cluster import Cluster
 from txnlog.coordinator.fencing import transition
-from txnlog.coordinator.snapshots import remove_expired
+from txnlog.coordinator.pins import remove_expired
 from txnlog.coordinator.sweeper import INTERVAL_MS, Sweeper
 from txnlog.errors import StorePermissionError, TxnLogError
 from txnlog.housekeeping.age_gate import AgeGate

@@ -16,7 +16,8 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from txnlog.cluster import Cluster
-from txnlog.coordinator.snapshots import kept_snapshots, topic_at
+from txnlog.coordinator.pins import kept_snapshots
+from txnlog.coordinator.snapshots import topic_at
 from txnlog.errors import CorruptLogError, ForeignTableError, UnsupportedProtocolError
 from txnlog.housekeeping.table_vacuum import (
     StagedFiles,

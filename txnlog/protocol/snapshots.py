@@ -1,11 +1,16 @@
-"""Snapshots: what every topic, and every group, has at one boundary between transactions.
+"""Snapshots: what every topic, every enlisted table, and every group, has at one boundary between
+transactions.
 
 A reader sees each topic change by whole transactions, but two topics at different moments. A
 snapshot shows of all topics the same transactions. It is taken without stopping a writer, by reads
 in this order, each after the one before: the shards of the transaction log (only for offsets), the
-groups, the shards, the topics, the shards. Whatever is decided at the second read of the shards is
-shown: if a topic lacks it, it is published first. Whatever has been decided by the last read, and
-not by the second, is left out: by its producer id and epoch, which the header of its batches has.
+groups, the shards, the topics and tables, the shards. Whatever is decided at the second read of the
+shards is shown: if a topic lacks it, it is published first. Whatever has been decided by the last
+read, and not by the second, is left out: by its producer id and epoch, which the header of its
+batches has.
+
+A row of a table does not say whose it is. So a table is shown as of the version before the first
+publication that is left out; if one that is shown came after that, the snapshot is begun again.
 
 The shards are read one by one. So what is left out may have been read, and its effect be decided in
 a shard that was read later: a group is then past a batch that is left out, and the snapshot is
@@ -21,7 +26,7 @@ kept.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -38,6 +43,8 @@ from txnlog.protocol.decoding import (
     PartitionNumber,
     unreadable,
 )
+from txnlog.protocol.enlisted.actions import TableState
+from txnlog.protocol.enlisted.parts import app_id_of, app_ids_of
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import ProducerIdAndEpoch, TransactionMetadata
 from txnlog.protocol.states import TransactionState
@@ -66,14 +73,25 @@ class TopicVersion(JsonObject, frozen=True, kw_only=True):
         return batch.status not in (NONE, COMMITTED) or name in self.excluded
 
 
-class Snapshot(JsonObject, frozen=True, kw_only=True):
-    """One state of a root: every topic by name, the offsets of every group.
+class TableVersion(JsonObject, frozen=True, kw_only=True):
+    """A version of an enlisted table; `table_id` is the id in its metaData."""
 
-    `at_ms` is when it was begun, by the store's clock.
+    url: str
+    table_id: str
+    version: Natural
+
+
+class Snapshot(JsonObject, frozen=True, kw_only=True):
+    """One state of a root: every topic and enlisted table by name, the offsets of every group.
+
+    `at_ms` is when it was begun, by the store's clock. `missing`: tables that it does not have, and
+    why.
     """
 
     at_ms: Int64
     topics: dict[str, TopicVersion]
+    tables: dict[str, TableVersion] = msgspec.field(default_factory=dict)
+    missing: dict[str, str] = msgspec.field(default_factory=dict)
     offsets: Offsets = msgspec.field(default_factory=dict)
 
 
@@ -117,6 +135,52 @@ def unpublished(
             for topic, topic_id in row.topic_ids
         )
     ]
+
+
+def without_part(
+    rows: Iterable[TransactionMetadata], state: TableState, cluster_id: str
+) -> list[TransactionMetadata]:
+    """Those of these decided rows whose part is missing in a table.
+
+    A part of a table that was made again since is settled.
+    """
+    return [
+        row
+        for row in _of_table(rows, state)
+        if state.txns.get(app_id_of(cluster_id, row.producer_id), -1) < row.txn_epoch
+    ]
+
+
+def table_version(
+    state: TableState, cluster_id: str, later: Iterable[TransactionMetadata]
+) -> int | None:
+    """The newest version of a table without what was decided `later`; None: begin again."""
+    left_out = {
+        (app_id_of(cluster_id, row.producer_id), row.txn_epoch) for row in _of_table(later, state)
+    }
+    there = {name for name in left_out if state.txns.get(name[0], -1) >= name[1]}
+    if not there:
+        return state.version
+    recent = [
+        (version, (app_id, epoch))
+        for version, app_id, epoch in state.recent
+        if app_id.startswith(app_ids_of(cluster_id))
+    ]
+    if not there <= {name for _, name in recent}:
+        return None
+    end = min(version for version, name in recent if name in there)
+    if any(version > end and name not in left_out for version, name in recent):
+        return None
+    return end - 1
+
+
+def _of_table(
+    rows: Iterable[TransactionMetadata], state: TableState
+) -> Iterator[TransactionMetadata]:
+    table_id = state.definition.metadata.id
+    for row in rows:
+        if any((one.url, one.table_id) == (state.url, table_id) for one in row.tables):
+            yield row
 
 
 def version_of(

@@ -6,6 +6,7 @@ feature of Delta that `features` knows. A value of another type is refused when 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from txnlog.protocol.decoding import Int64, Natural, nesting_error
 ROW_TRACKING = "delta.rowTracking"
 """The domain that holds the highest row id."""
 
+RECENT_MAX = 1_000
 _LINES_FREE = 1_000
 _LINE_BYTES_MIN = 8
 
@@ -241,8 +243,10 @@ class Definition(msgspec.Struct, frozen=True):
 class TableState:
     """What the log at `url` says of its table, up to `version` (-1: nothing was read).
 
-    `in_commit_ms` is the in-commit timestamp of the newest commit. `files`: live files by path, and
-    `removed`: names of files that it still has tombstones of; None if they were not asked for.
+    `in_commit_ms` is the in-commit timestamp of the newest commit. `recent`: the newest txns
+    of commits that were read one by one: version of the table, appId, version.
+    `files`: live files by path, and `removed`: names of files that it still has tombstones of; None
+    if they were not asked for.
     """
 
     url: str
@@ -251,6 +255,7 @@ class TableState:
     metadata: TableMetadata | None = None
     domains: dict[str, str] = field(default_factory=dict)
     txns: dict[str, int] = field(default_factory=dict)
+    recent: deque[tuple[int, str, int]] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))
     in_commit_ms: int | None = None
     files: dict[str, LiveFile] | None = None
     removed: set[str] | None = None
@@ -262,7 +267,9 @@ class TableState:
             raise ValueError(f"no {'protocol' if self.protocol is None else 'metaData'} is there")
         return Definition(self.protocol, self.metadata, dict(self.domains))
 
-    def apply(self, version: int, actions: Iterable[Action]) -> None:
+    def apply(
+        self, version: int, actions: Iterable[Action], *, is_checkpoint: bool = False
+    ) -> None:
         """Apply a commit, or a checkpoint as one."""
         self.in_commit_ms = None
         adds: list[LiveFile] = []
@@ -276,6 +283,8 @@ class TableState:
                     self.metadata = action
                 case Txn():
                     self.txns[action.app_id] = action.version
+                    if not is_checkpoint:
+                        self.recent.append((version, action.app_id, action.version))
                 case DomainMetadata(removed=True):
                     self.domains.pop(action.domain, None)
                 case DomainMetadata():

@@ -121,7 +121,12 @@ def new_part(
 
 def app_id_of(cluster_id: str, producer_id: int) -> str:
     """The appId of a producer in every enlisted table; its version is the transaction's epoch."""
-    return f"txnlog/{cluster_id}/{producer_id}"
+    return f"{app_ids_of(cluster_id)}{producer_id}"
+
+
+def app_ids_of(cluster_id: str) -> str:
+    """What the appIds of a cluster begin with."""
+    return f"txnlog/{cluster_id}/"
 
 
 def republished_app_id(app_id: str, epoch: int) -> str:

@@ -151,7 +151,8 @@ class EnlistedReader:
             version, paths = left.pop()
             state = self._empty(files)
             try:
-                state.apply(version, read_checkpoint(self.store, paths, files=files))
+                actions = read_checkpoint(self.store, paths, files=files)
+                state.apply(version, actions, is_checkpoint=True)
                 self._check_definition(state)
                 return state, listed
             except UNDECODABLE as error:

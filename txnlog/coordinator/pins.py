@@ -1,0 +1,119 @@
+"""Keeping a snapshot under a name, with all that it shows, until it expires or is dropped."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from txnlog.coordinator.root import Root
+from txnlog.coordinator.snapshots import take_snapshot
+from txnlog.errors import ConfigError, OperationTimedOutError, SnapshotNotFoundError
+from txnlog.process.failpoint import reach
+from txnlog.protocol.snapshots import SNAPSHOT, Pin, Snapshot, check_snapshot_name, read_json
+from txnlog.storage.tables.cluster_log import PATH, SNAPSHOTS
+
+
+def keep_snapshot(root: Root, name: str, *, ttl_ms: int) -> Snapshot:
+    """Take a snapshot, and keep it under a name until it expires.
+
+    All that it has is kept for an hour or more without that: a quarter of this may pass until it is
+    saved. Raises ConfigError for a name that is in use, OperationTimedOutError, and as
+    `take_snapshot`.
+    """
+    check_snapshot_name(name)
+    clock = root.store.clock
+    until_ms = clock.boot_ms() + root.settings.trust_ms // 2
+    snapshot = take_snapshot(root)
+    path = f"{SNAPSHOTS}{uuid.uuid4()}.json"
+    pin = Pin(at_ms=snapshot.at_ms, expires_ms=snapshot.at_ms + ttl_ms, file=path)
+
+    def decide(pins: Mapping[str, Pin]) -> dict[str, Pin | None]:
+        known = pins.get(name)
+        if clock.boot_ms() > until_ms:
+            return {name: None} if known == pin else {}
+        if known is not None and known != pin and known.expires_ms > root.store.now_ms():
+            raise ConfigError(
+                f"There is a snapshot {name!r} already. Drop it first, or choose another name.",
+                snapshot=name,
+            )
+        return {} if known == pin else {name: pin}
+
+    data = SNAPSHOT.encode(snapshot).encode()
+    begin: list[Callable[[], None]] = [partial(root.store.put_new, path, data), root.get_pins_ready]
+    root.store.together(begin)
+    reach("snapshot.staged")
+    try:
+        root.change_pins(decide)
+    except ConfigError:
+        root.store.delete([path])
+        raise
+    reach("snapshot.saved")
+    if clock.boot_ms() > until_ms:
+        root.change_pins(decide)
+        raise OperationTimedOutError(
+            f"Snapshot {name!r} took longer than {root.settings.trust_ms // 2000} s: files of it "
+            "may be deleted by now, and it is not kept. Try again.",
+            snapshot=name,
+        )
+    return snapshot
+
+
+def drop_snapshot(root: Root, name: str) -> None:
+    """Keep it no longer. Raises SnapshotNotFoundError."""
+    pins = root.pins()
+    if name not in pins:
+        raise _not_found(root, name, pins)
+    pin = pins[name]
+    root.change_pins(lambda now: {name: None} if now.get(name) == pin else {})
+    reach("snapshot.dropped")
+    root.store.delete([pin.file])
+
+
+def remove_expired(root: Root) -> int:
+    """Remove expired snapshots, and files of those that were dropped or never saved."""
+    now_ms = root.store.now_ms()
+    files = [one for one in root.store.list_files(PATH) if one.path.startswith(SNAPSHOTS)]
+    removed: set[str] = set()
+
+    def decide(pins: Mapping[str, Pin]) -> dict[str, Pin | None]:
+        expired = [name for name, pin in pins.items() if pin.expires_ms <= now_ms]
+        removed.update(expired)
+        return dict.fromkeys(expired)
+
+    root.change_pins(decide)
+    named = {pin.file for pin in root.pins().values()}
+    old_ms = now_ms - 2 * root.settings.trust_ms
+    root.store.delete(
+        [one.path for one in files if one.path not in named and one.last_modified_ms <= old_ms]
+    )
+    return len(removed)
+
+
+def find_snapshot(root: Root, name: str) -> Snapshot:
+    """A named snapshot. Raises SnapshotNotFoundError, also once it has expired."""
+    pins = root.pins()
+    pin = pins.get(name)
+    if pin is None or pin.expires_ms <= root.store.now_ms():
+        raise _not_found(root, name, pins)
+    return _load(root, pin)
+
+
+def kept_snapshots(root: Root) -> list[Snapshot]:
+    """All named snapshots that have not expired."""
+    now_ms = root.store.now_ms()
+    pins = [pin for pin in root.pins().values() if pin.expires_ms > now_ms]
+    return root.store.together([partial(_load, root, pin) for pin in pins])
+
+
+def _load(root: Root, pin: Pin) -> Snapshot:
+    text = root.store.get(pin.file).decode(errors="replace")
+    return read_json(SNAPSHOT, text, source=f"{root.store.url}/{pin.file}")
+
+
+def _not_found(root: Root, name: str, pins: Mapping[str, Pin]) -> SnapshotNotFoundError:
+    there = ", ".join(sorted(pins)) or "none"
+    return SnapshotNotFoundError(
+        f"There is no snapshot {name!r} at {root.root}, or it has expired; there are: {there}.",
+        snapshot=name,
+    )
