@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.pins import drop_snapshot, find_snapshot, keep_snapshot
 from txnlog.coordinator.root import Root
-from txnlog.coordinator.snapshots import take_snapshot, topic_at
+from txnlog.coordinator.snapshots import rows_of_table, take_snapshot, topic_at
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.coordinator.transactions import TransactionCoordinator
 from txnlog.errors import (
@@ -326,30 +326,45 @@ class Cluster(Root):
 
     def read(
         self,
-        topic: str,
+        name: str,
         *,
         snapshot: str | Snapshot | None = None,
         columns: Sequence[str] | None = None,
         filter: pc.Expression | None = None,
     ) -> pa.Table:
-        """The committed records of a topic as an Arrow table, as of now or as of a snapshot.
+        """The committed records of a topic, or the rows of an enlisted table, as an Arrow table, as
+        of now or as of a snapshot. Of a topic and a table of one name it reads the topic.
 
-        Columns are those of the Spark source, with headers; `columns` selects some. `filter` is a
-        condition on any of them, as in `pyarrow.compute.field("offset") >= 100`: files whose
-        headers rule it out are not read. Raises UnknownTopicOrPartitionError,
-        SnapshotNotFoundError, ConfigError.
+        Columns of a topic are those of the Spark source, with headers; those of a table its own.
+        `columns` selects some. `filter` is a condition on any of them, as in
+        `pyarrow.compute.field("offset") >= 100`: files whose headers, or partition values, rule it
+        out are not read. Raises UnknownTopicOrPartitionError, SnapshotNotFoundError, ConfigError;
+        for a table TableFeatureError, CorruptLogError, ObjectNotFoundError.
         """
-        topic = arguments.topic("topic", topic)
+        name = arguments.topic("name", name)
         names = None if columns is None else arguments.each("columns", columns, arguments.text)
-        return read_topic(self.topic_as_of(topic, snapshot), columns=names, filter=filter)
+        if snapshot is not None:
+            snapshot = self._snapshot(snapshot)
+        try:
+            topic = self.topic_as_of(name, snapshot)
+        except UnknownTopicOrPartitionError:
+            known = {**snapshot.tables, **snapshot.missing} if snapshot else self.enlisted()
+            if name not in known:
+                raise
+            return rows_of_table(self, name, snapshot, columns=names, filter=filter)
+        return read_topic(topic, columns=names, filter=filter)
 
     def topic_as_of(self, topic: str, snapshot: str | Snapshot | None) -> TopicLog:
         """The topic's log, tailed to its head, or opened as a snapshot shows it; raises as read."""
         if snapshot is None:
             return self.topic(topic)
+        return topic_at(self, topic, self._snapshot(snapshot))
+
+    def _snapshot(self, snapshot: str | Snapshot) -> Snapshot:
         if isinstance(snapshot, str):
-            snapshot = self.find_snapshot(snapshot)
-        return topic_at(self, topic, arguments.one_of("snapshot", snapshot, Snapshot))
+            return self.find_snapshot(snapshot)
+        found: Snapshot = arguments.one_of("snapshot", snapshot, Snapshot)
+        return found
 
     # -- deletion --------------------------------------------------------------------------------
 

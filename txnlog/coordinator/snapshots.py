@@ -9,22 +9,25 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txnlog.coordinator.finishing import publish
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.tables import check_same
 from txnlog.errors import (
     ConcurrentTransactionsError,
+    CorruptLogError,
     ForeignTableError,
     LogGapError,
+    ObjectNotFoundError,
     SnapshotNotFoundError,
     TxnLogError,
+    UnknownTableError,
     UnknownTopicOrPartitionError,
 )
 from txnlog.process.failures import Failures, caught, parts_of
 from txnlog.protocol.enlisted.actions import TableState
-from txnlog.protocol.enlisted.registry import EnlistedTable
+from txnlog.protocol.enlisted.registry import EnlistedTable, find_enlisted
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import ProducerIdAndEpoch, TransactionMetadata
 from txnlog.protocol.snapshots import (
@@ -43,8 +46,14 @@ from txnlog.protocol.snapshots import (
 from txnlog.protocol.topics import may_be_topic
 from txnlog.storage.delta.as_of import StoreAtVersions
 from txnlog.storage.delta.log_settings import LogSettings
+from txnlog.storage.tables.enlisted_reader import EnlistedReader
+from txnlog.storage.tables.enlisted_rows import read_table
 from txnlog.storage.tables.row_log import TransactionLog, UnreadableRow
 from txnlog.storage.tables.topic_log import TopicLog
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
 logger = logging.getLogger("txnlog")
 
@@ -327,6 +336,63 @@ def topic_at(root: Root, name: str, snapshot: Snapshot) -> TopicLog:
         raise _gone(log, one.version)
     log.view.remove([path for path, batch in log.view.by_path.items() if one.hides(batch)])
     return log
+
+
+def rows_of_table(
+    root: Root,
+    name: str,
+    snapshot: Snapshot | None,
+    *,
+    columns: Sequence[str] | None,
+    filter: pc.Expression | None,
+) -> pa.Table:
+    """The rows of an enlisted table, as of now or as a snapshot shows it; see `read_table`.
+
+    Raises UnknownTableError, SnapshotNotFoundError if the table no longer shows that version.
+    """
+    if snapshot is None:
+        table = find_enlisted(root.enlisted(), name)
+        log = root.open_table(table.url)
+        log.refresh_files()
+        check_same(log, table)
+        return read_table(log, columns=columns, filter=filter)
+    one = _table_in(root, name, snapshot)
+    try:
+        return read_table(table_at(root, one), columns=columns, filter=filter)
+    except ObjectNotFoundError as error:
+        raise _gone_table(one, error.message) from error
+
+
+def table_at(root: Root, one: TableVersion) -> EnlistedReader:
+    """An enlisted table, with its files, as a snapshot shows it. Raises SnapshotNotFoundError."""
+    store = StoreAtVersions(root.open_table(one.url).store, {"": one.version})
+    log = EnlistedReader(store)
+    try:
+        log.refresh_files()
+    except (CorruptLogError, UnknownTableError) as error:
+        raise _gone_table(one, error.message) from error
+    if log.state.version != one.version or log.state.definition.metadata.id != one.table_id:
+        raise _gone_table(one, "its log was cleaned up, or another table is there")
+    return log
+
+
+def _table_in(root: Root, name: str, snapshot: Snapshot) -> TableVersion:
+    one = snapshot.tables.get(name)
+    if one is None:
+        there = ", ".join(sorted(snapshot.tables)) or "none"
+        why = snapshot.missing.get(name, f"there are: {there}.")
+        raise UnknownTableError(
+            f"There is no table {name!r} in the snapshot of {root.root}: {why}", table=name
+        )
+    return one
+
+
+def _gone_table(one: TableVersion, why: str) -> SnapshotNotFoundError:
+    return SnapshotNotFoundError(
+        f"{one.url} no longer has version {one.version}, which the snapshot shows: {why} How long "
+        "a table keeps its versions is up to its own properties and jobs.",
+        url=one.url,
+    )
 
 
 def _gone(log: TopicLog, version: int) -> SnapshotNotFoundError:

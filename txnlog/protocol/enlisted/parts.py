@@ -221,6 +221,11 @@ def _part(lines: Sequence[_Line]) -> Part:
     return part
 
 
+def is_outside(path: str) -> bool:
+    """Whether a path of a log, without its escapes, is not below the table."""
+    return _LEAVES_TABLE.match(path) is not None
+
+
 def check_part(part: Part) -> None:
     """Raise ValueError, msgspec.MsgspecError for a part that could not be published."""
     fields = partition_fields(part.definition)
@@ -229,7 +234,7 @@ def check_part(part: Part) -> None:
             raise ValueError(f"{sorted(unknown)} are no partition columns")
     for add in part.adds:
         num_records(add)
-        if _LEAVES_TABLE.match(unquote(add.path)):
+        if is_outside(unquote(add.path)):
             raise ValueError(f"the path {add.path!r} is not below the table")
         if add.partition_values.keys() != fields.keys():
             raise ValueError(f"{add.path!r} has no value of each partition column")

@@ -193,6 +193,14 @@ def _open(
     name = path.rpartition("/")[2]
     if size_bytes is not None and size_bytes <= SMALL_BYTES_MAX:
         return _open_small(store.get(path) if data is None else data, size_bytes, name)
+    source, found_bytes = _source_of(store, path, size_bytes, data)
+    return _File(source, read_seal(_reading(source), found_bytes, name=name), found_bytes)
+
+
+def _source_of(
+    store: ObjectStore, path: str, size_bytes: int | None, data: bytes | None
+) -> tuple[Any, int]:
+    """What reads a file, and its size."""
     local = store.local_path(path)
     is_small = size_bytes is not None and size_bytes <= READ_LOCAL_WHOLE_BELOW_BYTES
     if data is None and local is not None and is_small:
@@ -211,7 +219,34 @@ def _open(
         data = store.get(path)
         source, found_bytes = pa.BufferReader(data), len(data)
     _check_size(found_bytes, size_bytes)
-    return _File(source, read_seal(_reading(source), found_bytes, name=name), found_bytes)
+    return source, found_bytes
+
+
+def open_foreign(
+    store: ObjectStore, span: FileSpan, columns: Iterable[str], *, data: bytes | None
+) -> tuple[pq.ParquetFile, list[str]]:
+    """A Parquet file of another writer, and which of these columns it has.
+
+    Raises ClaimError (a ValueError), pyarrow's errors and those of the store.
+    """
+    source, found_bytes = _source_of(store, span.path, span.size_bytes, data)
+    file = _parquet(source, found_bytes, is_sealed=False)
+    present = [name for name in columns if name in file.schema_arrow.names]
+    check_pages(_reading(source), file.metadata, range(file.num_row_groups), present)
+    return file, present
+
+
+def _parquet(source: Any, size_bytes: int, *, is_sealed: bool) -> pq.ParquetFile:
+    read_at = _reading(source)
+    if not is_sealed:
+        check_schema(read_at, size_bytes)
+    return pq.ParquetFile(
+        source,
+        thrift_container_size_limit=max(1, footer_bytes(read_at, size_bytes)),
+        page_checksum_verification=not is_sealed,
+        coerce_int96_timestamp_unit="us",
+        pre_buffer=False,
+    )
 
 
 def _open_small(data: bytes, size_bytes: int, name: str) -> _File | RecordLists:
@@ -263,16 +298,7 @@ class _File:
     def __init__(self, source: Any, seal: Seal | None, size_bytes: int) -> None:
         self._source = source
         self._seal = seal
-        read_at = _reading(source)
-        if seal is None:
-            check_schema(read_at, size_bytes)
-        self._file = pq.ParquetFile(
-            source,
-            thrift_container_size_limit=max(1, footer_bytes(read_at, size_bytes)),
-            page_checksum_verification=seal is None,
-            coerce_int96_timestamp_unit="us",
-            pre_buffer=False,
-        )
+        self._file = _parquet(source, size_bytes, is_sealed=seal is not None)
         self._metadata = self._file.metadata
 
     def check_counts(self, num_records: int | None) -> None:

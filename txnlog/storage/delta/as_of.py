@@ -18,7 +18,7 @@ from txnlog.storage.delta.log_files import LogFiles, commit_path, sort_files
 from txnlog.storage.store.objects import ObjectMeta, ObjectStore
 from txnlog.storage.store.read_only import ReadOnlyStore
 
-_LOG_FILE = re.compile(r"(.+)/_delta_log/(?:([0-9]{20})\.[^/]*|_last_checkpoint)\Z")
+_LOG_FILE = re.compile(r"(?:(.+)/)?_delta_log/(?:([0-9]{20})\.[^/]*|_last_checkpoint)\Z")
 _LOG_FOLDER = "/_delta_log"
 _STEPS_MAX = 16
 """Commits since an earlier time that are read in turn; a log with more is listed."""
@@ -62,7 +62,7 @@ class _OlderStore(ReadOnlyStore):
         if found is None:
             return True
         table, version = found.groups()
-        return version is not None and int(version) <= self._version(table)
+        return version is not None and int(version) <= self._version(table or "")
 
 
 class StoreAtVersions(_OlderStore):

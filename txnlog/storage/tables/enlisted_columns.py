@@ -38,13 +38,21 @@ _PRIMITIVES = {
 class FileField(Struct, frozen=True):
     """A column, or a field of one: `name` is what users call it, `arrow` what files have.
 
-    In files each is nullable: Arrow refuses NOT NULL fields of structs of which some are null.
+    In files each is nullable: Arrow refuses NOT NULL fields of structs of which some are null. One
+    that is read has it the other way round, and `takes_others`: fields that the table has no more
+    are left out.
     """
 
     name: str
     arrow: pa.Field
     nullable: bool
     below: tuple[FileField, ...] = ()
+    takes_others: bool = False
+
+    @classmethod
+    def to_read(cls, field: Field, mapping: str) -> FileField:
+        """Raises ValueError for a type that is unknown here."""
+        return _reversed(cls.of(field, mapping))
 
     @classmethod
     def of(cls, field: Field, mapping: str) -> FileField:
@@ -77,6 +85,18 @@ def _field(name: str, kind: DataType, nullable: bool, mapping: str) -> FileField
         case _:
             arrow = _primitive(kind)
     return FileField(name, pa.field(name, arrow), nullable, below)
+
+
+def _reversed(field: FileField) -> FileField:
+    below = tuple(map(_reversed, field.below))
+    kind = field.arrow.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([each.arrow for each in below])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(below[0].arrow.with_nullable(False), below[1].arrow)
+    elif pa.types.is_list(kind):
+        kind = pa.list_(below[0].arrow)
+    return FileField(field.arrow.name, pa.field(field.name, kind), True, below, True)
 
 
 def _primitive(kind: str) -> pa.DataType:
@@ -120,7 +140,8 @@ def _converted(values: pa.Array, field: FileField) -> pa.Array:
         below = values.flatten()
         elements = fit(below, field.below[0], len(below))
         return pa.ListArray.from_arrays(_offsets(values), elements, wanted)
-    if pa.types.is_nested(wanted) or _is_ambiguous(values.type, wanted):
+    is_ambiguous = not field.takes_others and _is_ambiguous(values.type, wanted)
+    if pa.types.is_nested(wanted) or is_ambiguous:
         raise ValueError(f"column {field.name!r} is {wanted}, and its values are {values.type}")
     try:
         return values.cast(wanted)
@@ -131,7 +152,8 @@ def _converted(values: pa.Array, field: FileField) -> pa.Array:
 def _struct(values: pa.StructArray, field: FileField) -> pa.Array:
     given = [each.name for each in values.type]
     known = {each.name for each in field.below}
-    if unknown := [name for name in given if name not in known or given.count(name) > 1]:
+    unknown = [name for name in given if name not in known or given.count(name) > 1]
+    if unknown and not field.takes_others:
         raise ValueError(f"column {field.name!r} has no field {unknown[0]!r}, or it is there twice")
     # Fields of what is null itself may be null.
     there = values.drop_null()

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from txnlog.errors import ConfigError
 from txnlog.process.arrow_arrays import number_array
 from txnlog.protocol.batches import BatchHeader
 from txnlog.storage.batches.read_ahead import read_ahead
 from txnlog.storage.batches.reader import FileSpan, read_records
 from txnlog.storage.batches.record_lists import RecordLists, gather
 from txnlog.storage.batches.records import DATA_SCHEMA, MESSAGE_SCHEMA, to_messages
+from txnlog.storage.tables.skipping import check_columns, check_filter, matching
 from txnlog.storage.tables.topic_log import TopicLog
 
 if TYPE_CHECKING:
@@ -33,54 +34,17 @@ def read_topic(
     `columns` of MESSAGE_SCHEMA, all by default; `filter` may use the others, too. Raises
     ConfigError for another column, and what reading the files raises.
     """
-    names = MESSAGE_SCHEMA.names if columns is None else list(columns)
-    if unknown := [name for name in names if name not in MESSAGE_SCHEMA.names]:
-        raise ConfigError(
-            f"There is no column {unknown[0]!r}; there are: {', '.join(MESSAGE_SCHEMA.names)}.",
-            option="columns",
-        )
-    if filter is not None:
-        _check(filter)
+    names = check_columns(columns, MESSAGE_SCHEMA.names)
+    check_filter(filter, MESSAGE_SCHEMA)
     found = []
     for number, state in enumerate(log.view.partitions):
         batches = state.slice(state.log_start_offset, state.last_stable_offset, read_committed=True)
-        left = batches if filter is None else _matching(log, batches, filter)
+        left = matching(batches, MESSAGE_SCHEMA, filter, partial(_bounds, log.name))
         for records in _read(log, number, left, state.log_start_offset):
             table = pa.Table.from_batches([records])
             found.append((table if filter is None else table.filter(filter)).select(names))
     schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
     return pa.concat_tables(found) if found else schema.empty_table()
-
-
-def _check(filter: pc.Expression) -> None:
-    from pyarrow.compute import Expression
-
-    if not isinstance(filter, Expression):
-        raise TypeError(f"filter must be an Expression of pyarrow.compute, not {filter!r:.80}.")
-    try:
-        MESSAGE_SCHEMA.empty_table().filter(filter)
-    except pa.ArrowException as error:
-        raise ConfigError(
-            f"The filter does not fit the columns: {error}", option="filter"
-        ) from error
-
-
-def _matching(
-    log: TopicLog, batches: Iterable[BatchHeader], filter: pc.Expression
-) -> list[BatchHeader]:
-    """Without those whose header rules out every record; Arrow decides it, and opens no file."""
-    import pyarrow.dataset as ds
-    from pyarrow.fs import LocalFileSystem
-
-    by_path = {batch.path: batch for batch in batches}
-    file_format = ds.ParquetFileFormat()
-    nowhere = LocalFileSystem()
-    fragments = [
-        file_format.make_fragment(path, nowhere, partition_expression=_bounds(log.name, batch))
-        for path, batch in by_path.items()
-    ]
-    dataset = ds.FileSystemDataset(fragments, MESSAGE_SCHEMA, file_format, nowhere)
-    return [by_path[fragment.path] for fragment in dataset.get_fragments(filter)]
 
 
 def _bounds(topic: str, batch: BatchHeader) -> Any:

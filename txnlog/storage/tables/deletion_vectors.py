@@ -1,0 +1,128 @@
+"""Deletion vectors of Delta tables: which rows of a file are deleted.
+
+A vector is a 64-bit Roaring bitmap of row numbers in the portable format, in the log itself or in a
+file below the table. See the Delta protocol, "Deletion Vector Format", and the Roaring format.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+
+from txnlog.protocol.enlisted.actions import DeletionVector
+from txnlog.storage.store.objects import ObjectStore
+
+Rows = npt.NDArray[np.uint64]
+
+_MAGIC = 1681511377
+_COOKIE, _COOKIE_OF_RUNS = 12346, 12347
+_OFFSETS_FROM = 4
+"""A bitmap with runs has offsets of containers from so many containers on."""
+_ARRAY_MAX = 4096
+_BASE85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_DIGITS = {digit: value for value, digit in enumerate(_BASE85)}
+_UUID_CHARS = 20
+
+
+def deleted_rows(store: ObjectStore, vector: DeletionVector) -> Rows:
+    """The numbers of the deleted rows of a file, sorted.
+
+    Raises ValueError for a vector that cannot be read, ObjectNotFoundError.
+    """
+    try:
+        rows = _decoded(_bytes(store, vector))
+    except (struct.error, KeyError, IndexError) as error:
+        raise ValueError(f"its deletion vector is truncated or garbled ({error!r})") from error
+    if len(rows) != vector.cardinality:
+        raise ValueError(
+            f"its deletion vector has {len(rows)} rows, the log says {vector.cardinality}"
+        )
+    return rows
+
+
+def _bytes(store: ObjectStore, vector: DeletionVector) -> bytes:
+    text = vector.path_or_inline_dv
+    if vector.storage_type == "i":
+        return _base85(text)[: vector.size_in_bytes]
+    if vector.storage_type != "u":
+        raise ValueError(f"its deletion vector is outside of the table, at {text!r}")
+    folder, encoded = text[:-_UUID_CHARS], text[-_UUID_CHARS:]
+    name = f"deletion_vector_{uuid.UUID(bytes=_base85(encoded))}.bin"
+    data = store.get(f"{folder}/{name}" if folder else name)
+    start = (vector.offset or 0) + 4
+    end = start + vector.size_in_bytes
+    found = data[start:end]
+    size_bytes, checksum = struct.unpack(">I", data[start - 4 : start]), data[end : end + 4]
+    if size_bytes != (vector.size_in_bytes,) or struct.unpack(">I", checksum) != (
+        zlib.crc32(found),
+    ):
+        raise ValueError(f"its deletion vector in {name} is damaged")
+    return found
+
+
+def _base85(text: str) -> bytes:
+    """Z85: five digits for four bytes."""
+    found = bytearray()
+    for at in range(0, len(text), 5):
+        number = 0
+        for digit in text[at : at + 5]:
+            number = number * 85 + _DIGITS[digit]
+        found += struct.pack(">I", number)
+    return bytes(found)
+
+
+def _decoded(data: bytes) -> Rows:
+    magic, count = struct.unpack_from("<IQ", data)
+    if magic != _MAGIC:
+        raise ValueError(f"its deletion vector has the unknown format {magic}")
+    at, parts = 12, []
+    for _ in range(count):
+        (high,) = struct.unpack_from("<I", data, at)
+        low, at = _bitmap(data, at + 4)
+        parts.append(low + (np.uint64(high) << np.uint64(32)))
+        if at > len(data):
+            raise IndexError(at)
+    return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
+
+
+def _bitmap(data: bytes, at: int) -> tuple[Rows, int]:
+    """A 32-bit Roaring bitmap, and where it ends."""
+    (cookie,) = struct.unpack_from("<I", data, at)
+    at += 4
+    runs = b""
+    if cookie & 0xFFFF == _COOKIE_OF_RUNS:
+        size = (cookie >> 16) + 1
+        runs = data[at : at + (size + 7) // 8]
+        at += len(runs)
+    elif cookie == _COOKIE:
+        (size,) = struct.unpack_from("<I", data, at)
+        at += 4
+    else:
+        raise ValueError(f"its deletion vector has an unknown bitmap ({cookie})")
+    header = np.frombuffer(data, "<u2", 2 * size, at).astype(np.uint64).reshape(size, 2)
+    at += 4 * size
+    if not runs or size >= _OFFSETS_FROM:
+        at += 4 * size
+    parts = [np.zeros(0, np.uint64)]
+    for number, (key, last) in enumerate(header):
+        if runs and runs[number // 8] >> number % 8 & 1:
+            (length,) = struct.unpack_from("<H", data, at)
+            pairs = np.frombuffer(data, "<u2", 2 * length, at + 2).astype(np.uint64)
+            spans = [
+                np.arange(start, start + more + np.uint64(1), dtype=np.uint64)
+                for start, more in pairs.reshape(length, 2)
+            ]
+            low, at = np.concatenate([*spans, parts[0]]), at + 2 + 4 * length
+        elif last < _ARRAY_MAX:
+            low = np.frombuffer(data, "<u2", int(last) + 1, at).astype(np.uint64)
+            at += 2 * (int(last) + 1)
+        else:
+            bits = np.frombuffer(data, np.uint8, 8192, at)
+            low = np.flatnonzero(np.unpackbits(bits, bitorder="little")).astype(np.uint64)
+            at += 8192
+        parts.append(low + (key << np.uint64(16)))
+    return np.concatenate(parts), at
