@@ -13,7 +13,7 @@ from tests.cases import Some
 from tests.coordinator.test_tables import NARROW, blocked
 from tests.faults import Trial, meetings
 from tests.housekeeping.steps import DAY_MS, HOUR_MS, vacuum
-from tests.tables import URL, ForeignTable, appended, definition, with_table
+from tests.tables import NAME, URL, ForeignTable, appended, definition, with_table
 from tests.world import consumed, outcome_of, owned, process, recover, world
 from txnlog.cluster import Cluster
 from txnlog.coordinator.staged_files import Staging
@@ -76,6 +76,28 @@ def test_vacuum_keeps_what_a_removed_file_may_be_read_for() -> None:
     ForeignTable(shared).commit({"remove": {"path": path, "deletionTimestamp": now_ms}})
     assert vacuum(shared) == 0
     assert data(staged_files(shared)) == {PurePosixPath(path).name}
+
+
+def test_vacuum_keeps_what_a_named_snapshot_shows() -> None:
+    """Also if the table has forgotten the tombstone, and if the version cannot be read."""
+    shared = world()
+    cluster = begun(shared)
+    row = owned(cluster, "run")
+    cluster.coordinator.commit(row, Staging(frozenset(), tuple, appended(cluster, 1)))
+    recover(shared)
+    cluster.snapshot("kept", ttl_ms=2 * WEEK_MS)
+    table = ForeignTable(shared)
+    (path,) = [a["add"]["path"] for a in table.commits()[-1] if "add" in a]
+    table.commit({"remove": {"path": path, "deletionTimestamp": 0}})
+    table.checkpoint_without_tombstones()
+    shared.clock.advance_ms(WEEK_MS + DAY_MS)
+    # The part file only.
+    assert vacuum(shared) == 1
+    assert cluster.read(NAME, snapshot="kept").to_pydict() == {"id": [1], "day": ["1"]}
+    shared.places[URL].delete(f"_delta_log/{0:020}.json")
+    assert vacuum(shared) == 0
+    cluster.drop_snapshot("kept")
+    assert vacuum(shared) == 1
 
 
 def test_vacuum_keeps_the_part_of_a_blocked_transaction() -> None:

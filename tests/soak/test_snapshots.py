@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -11,15 +12,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from deltalake import write_deltalake
 
-from tests.soak.moving import GROUP, MOVED, PIPED
+from tests.soak.moving import COPIED, GROUP, MOVED, PIPED, TABLES, amounts
+from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.coordinator.snapshots import topic_at
 from txnlog.protocol.snapshots import Snapshot
 from txnlog.protocol.topics import TopicState
 from txnlog.testing.counts import count
 
-ROLES = (("move", "0"), ("move", "1"), ("move", "2"), ("pipe", "0"), ("pipe", "1"), ("keep", "0"))
+ROLES = tuple(
+    (role, str(number))
+    for role, count in (("move", 3), ("pipe", 2), ("keep", 1), ("rival", 1))
+    for number in range(count)
+)
 READS = 5
 SNAPSHOTS, ROOTS = 5_000, 20
 SECONDS_MAX = 120
@@ -64,80 +71,129 @@ def processes(root: Path) -> Iterator[Processes]:
         running.end()
 
 
-def check(cluster: Cluster, snapshot: Snapshot, views: Mapping[str, TopicState]) -> None:
-    """As many records in both topics, and as many in the output as the group has read."""
-    found = {
-        topic: sum(
-            batch.num_records or 0
-            for batch in view.by_path.values()
-            if not snapshot.topics[topic].hides(batch)
-        )
-        for topic, view in views.items()
-    }
-    position = sum(snapshot.offsets.get(GROUP, {}).get("in", {}).values())
-    assert found["left"] == found["right"] >= found["in"], found
-    assert found["out"] == position, (found, position)
+class Published:
+    """How many rows transactions have published in a table, up to each version."""
+
+    def __init__(self, url: str) -> None:
+        self._log = Path(url.removeprefix("file://"), "_delta_log")
+        self._rows: list[int] = []
+
+    def rows(self, version: int | None = None) -> int:
+        """None: the newest one."""
+        while (version is None or len(self._rows) <= version) and self._read_next():
+            pass
+        return self._rows[-1 if version is None else version]
+
+    def _read_next(self) -> bool:
+        try:
+            text = (self._log / f"{len(self._rows):020}.json").read_text()
+        except FileNotFoundError:
+            return False
+        actions = [json.loads(line) for line in text.splitlines()]
+        ours = [one for one in actions if "txnlogWriteId" in one.get("commitInfo", {})]
+        new = sum(int(one["commitInfo"]["operationMetrics"]["numOutputRows"]) for one in ours)
+        self._rows.append((self._rows or [0])[-1] + new)
+        return True
 
 
-def check_newest(cluster: Cluster, snapshot: Snapshot) -> None:
-    """By what the process has read for it."""
-    logs = {topic: cluster.topic_log(topic) for topic in (*MOVED, *PIPED)}
-    assert all(snapshot.topics[topic].version == log.log.version for topic, log in logs.items())
-    check(cluster, snapshot, {topic: log.view for topic, log in logs.items()})
+class Root:
+    """One root under test, read by this process."""
 
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "lake"
+        self.cluster = Cluster.open(str(self.path), create=True, shards=4)
+        for topic in (*MOVED, "in"):
+            self.cluster.create_topic(topic, partitions=2)
+        self.cluster.create_topic("out", partitions=1)
+        urls = {name: str(folder / name) for name in (*TABLES, COPIED)}
+        for url in urls.values():
+            write_deltalake(url, amounts())
+        for future in AdminClient({}, cluster=self.cluster).enlist_tables(urls).values():
+            future.result()
+        self._published = {name: Published(url) for name, url in urls.items()}
 
-def check_read(cluster: Cluster, snapshot: Snapshot) -> None:
-    """By its versions, and by the records: the sum of both topics is 0."""
-    check(cluster, snapshot, {t: topic_at(cluster, t, snapshot).view for t in snapshot.topics})
-    values = [cluster.read(topic, snapshot=snapshot, columns=["value"]) for topic in MOVED]
-    assert sum(int(v) for table in values for v in table.column(0).to_pylist()) == 0
+    def check(self, snapshot: Snapshot, views: Mapping[str, TopicState]) -> None:
+        """As many records in both topics, and rows in both tables; as many in the output, and its
+        table, as the group has read.
+        """
+        found = {
+            topic: sum(
+                batch.num_records or 0
+                for batch in view.by_path.values()
+                if not snapshot.topics[topic].hides(batch)
+            )
+            for topic, view in views.items()
+        }
+        assert set(snapshot.tables) == {*TABLES, COPIED}, snapshot.missing
+        for table, one in snapshot.tables.items():
+            found[table] = self._published[table].rows(one.version)
+        position = sum(snapshot.offsets.get(GROUP, {}).get("in", {}).values())
+        moved = {found[name] for name in (*MOVED, *TABLES)}
+        assert len(moved) == 1, found
+        assert found["left"] >= found["in"], found
+        assert found["out"] == found[COPIED] == position, (found, position)
 
+    def check_newest(self, snapshot: Snapshot) -> None:
+        """By what the process has read for it."""
+        logs = {topic: self.cluster.topic_log(topic) for topic in (*MOVED, *PIPED)}
+        assert all(snapshot.topics[topic].version == log.log.version for topic, log in logs.items())
+        self.check(snapshot, {topic: log.view for topic, log in logs.items()})
 
-def heads_are_half(cluster: Cluster) -> bool:
-    """The control: the newest committed records of each topic, tailed together."""
-    logs = cluster.topics(MOVED)
-    found = [
-        sum(
-            batch.num_records or 0
-            for batch in log.view.by_path.values()
-            if batch.status in ("none", "committed")
-        )
-        for log in logs.values()
-    ]
-    return found[0] != found[1]
+    def check_read(self, snapshot: Snapshot) -> None:
+        """By its versions, and by the records: the sums of topics and of tables are 0."""
+        cluster = self.cluster
+        views = {t: topic_at(cluster, t, snapshot).view for t in snapshot.topics}
+        self.check(snapshot, views)
+        read = [cluster.read(topic, snapshot=snapshot, columns=["value"]) for topic in MOVED]
+        assert sum(int(v) for table in read for v in table.column(0).to_pylist()) == 0
+        read = [cluster.read(table, snapshot=snapshot) for table in (*TABLES, COPIED)]
+        amounts = [[v for v in table.column(0).to_pylist() if v] for table in read]
+        assert sum(map(sum, amounts[:2])) == 0
+        assert len(amounts[0]) == self._published["debits"].rows(snapshot.tables["debits"].version)
+        out = cluster.read("out", snapshot=snapshot, columns=["value"]).column(0).to_pylist()
+        assert sorted(map(int, out)) == sorted(amounts[2])
+
+    def heads_are_half(self) -> bool:
+        """The control: the newest committed records of each topic and table, read together."""
+        logs = self.cluster.topics(MOVED)
+        found = {
+            sum(
+                batch.num_records or 0
+                for batch in log.view.by_path.values()
+                if batch.status in ("none", "committed")
+            )
+            for log in logs.values()
+        }
+        return len(found | {self._published[table].rows() for table in TABLES}) > 1
 
 
 def stress(folder: Path, snapshots: int, *, kill_every: int) -> None:
     """So many snapshots, and more until the control has been half once."""
-    root = folder / "lake"
-    cluster = Cluster.open(str(root), create=True, shards=4)
-    for topic in (*MOVED, "in"):
-        cluster.create_topic(topic, partitions=2)
-    cluster.create_topic("out", partitions=1)
+    root = Root(folder)
     halves = taken = 0
     begun = time.monotonic()
     kept: dict[str, Snapshot] = {}
-    with processes(root) as running:
-        while cluster.read("out", columns=["offset"]).num_rows == 0:
+    with processes(root.path) as running:
+        while root.cluster.read("out", columns=["offset"]).num_rows == 0:
             running.check_alive()
             time.sleep(0.1)
         while taken < snapshots or (not halves and time.monotonic() - begun < SECONDS_MAX):
-            halves += heads_are_half(cluster)
-            snapshot = cluster.snapshot()
-            check_newest(cluster, snapshot)
+            halves += root.heads_are_half()
+            snapshot = root.cluster.snapshot()
+            root.check_newest(snapshot)
             if taken % (snapshots // READS) == 0:
-                check_read(cluster, snapshot)
+                root.check_read(snapshot)
             taken += 1
             if taken % (snapshots // READS) == 1:
-                kept[f"s{taken}"] = cluster.snapshot(f"s{taken}")
+                kept[f"s{taken}"] = root.cluster.snapshot(f"s{taken}")
             if taken % kill_every == 0:
                 running.kill_one()
         count("kills", "writer, pipeline or compaction beside snapshots", running.kills)
         print(f"{taken} snapshots, plain heads half in {halves}, {running.kills} kills")
     assert halves
     for name, snapshot in kept.items():
-        assert cluster.find_snapshot(name) == snapshot
-        check_read(cluster, snapshot)
+        assert root.cluster.find_snapshot(name) == snapshot
+        root.check_read(snapshot)
 
 
 def test_sums_hold_in_every_snapshot(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ import typer
 
 from txnlog.cli.session import session_of
 from txnlog.cli.times import format_time, parse_duration_ms
+from txnlog.errors import UnknownTableError
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="Keep all topics and offsets as of one boundary between transactions.",
+    help="Keep all topics, tables and offsets as of one boundary between transactions.",
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the snapshot.")]
@@ -26,16 +27,22 @@ def create(
         str, typer.Option(help="How long it is kept, as in P30D, 12h or 90m.", show_default=True)
     ] = "7d",
 ) -> None:
-    """Take a snapshot and keep it. No writer is stopped."""
+    """Take a snapshot and keep it. No writer is stopped.
+
+    Tables that cannot be in it are named on stderr, with exit code 1; the snapshot is kept.
+    """
     session = session_of(context)
     ttl_ms = parse_duration_ms("--ttl", ttl)
     cluster = session.admin().cluster
     taken = cluster.snapshot(name, ttl_ms=ttl_ms)
     until = format_time(taken.at_ms + ttl_ms)
     session.say(
-        f"Snapshot {name} has {len(taken.topics)} topics and {len(taken.offsets)} groups, and is "
-        f"kept until {until}."
+        f"Snapshot {name} has {len(taken.topics)} topics, {len(taken.tables)} tables and "
+        f"{len(taken.offsets)} groups, and is kept until {until}."
     )
+    if taken.missing:
+        # The log has said why.
+        raise typer.Exit(1)
 
 
 @app.command("list")
@@ -49,6 +56,22 @@ def list_(context: typer.Context) -> None:
             for name, pin in sorted(session.admin().cluster.snapshots().items())
         ],
     )
+
+
+@app.command()
+def describe(context: typer.Context, name: Name) -> None:
+    """What a snapshot shows: versions of topics and tables, and the transactions left out."""
+    session = session_of(context)
+    found = session.admin().cluster.find_snapshot(name)
+    topics = [
+        ("topic", topic, one.version, len(one.excluded), "")
+        for topic, one in sorted(found.topics.items())
+    ]
+    tables = [
+        ("table", table, one.version, 0, one.url) for table, one in sorted(found.tables.items())
+    ]
+    session.show(("KIND", "NAME", "VERSION", "LEFT-OUT", "URL"), [*topics, *tables])
+    session.finish({table: UnknownTableError(why) for table, why in found.missing.items()})
 
 
 @app.command()

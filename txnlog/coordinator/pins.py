@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.snapshots import take_snapshot
 from txnlog.errors import ConfigError, OperationTimedOutError, SnapshotNotFoundError
 from txnlog.process.failpoint import reach
+from txnlog.protocol.enlisted.features import (
+    DAY_MS,
+    FILE_RETENTION,
+    LOG_RETENTION,
+    retention_ms,
+)
 from txnlog.protocol.snapshots import SNAPSHOT, Pin, Snapshot, check_snapshot_name, read_json
 from txnlog.storage.tables.cluster_log import PATH, SNAPSHOTS
+
+logger = logging.getLogger("txnlog")
 
 
 def keep_snapshot(root: Root, name: str, *, ttl_ms: int) -> Snapshot:
@@ -25,6 +35,7 @@ def keep_snapshot(root: Root, name: str, *, ttl_ms: int) -> Snapshot:
     clock = root.store.clock
     until_ms = clock.boot_ms() + root.settings.trust_ms // 2
     snapshot = take_snapshot(root)
+    _warn_of_tables(root, snapshot, ttl_ms)
     path = f"{SNAPSHOTS}{uuid.uuid4()}.json"
     pin = Pin(at_ms=snapshot.at_ms, expires_ms=snapshot.at_ms + ttl_ms, file=path)
 
@@ -57,6 +68,23 @@ def keep_snapshot(root: Root, name: str, *, ttl_ms: int) -> Snapshot:
             snapshot=name,
         )
     return snapshot
+
+
+def _warn_of_tables(root: Root, snapshot: Snapshot, ttl_ms: int) -> None:
+    """Their other writers clean them up, by these properties."""
+    for name, one in snapshot.tables.items():
+        definition = root.table_log(one.url).state.definition
+        for key in (LOG_RETENTION, FILE_RETENTION):
+            with suppress(ValueError):
+                kept_ms = retention_ms(definition, key)
+                if kept_ms is not None and kept_ms < ttl_ms:
+                    logger.warning(
+                        "Table %r may lose what the snapshot shows after %.1f days: %s is shorter "
+                        "than the time for which the snapshot is kept. Set it, or keep it shorter.",
+                        name,
+                        kept_ms / DAY_MS,
+                        key,
+                    )
 
 
 def drop_snapshot(root: Root, name: str) -> None:

@@ -77,6 +77,8 @@ def take_snapshot(root: Root) -> Snapshot:
         with _Decisions.of(root) as decisions:
             found = _try(root, decisions)
         if found is not None:
+            for name, why in found.missing.items():
+                logger.warning("Table %r is not in the snapshot: %s", name, why)
             return found
         root.store.back_off(attempt)
     raise ConcurrentTransactionsError(
@@ -216,7 +218,7 @@ def _published(root: Root, rows: Collection[TransactionMetadata]) -> _Heads:
             errors = [failed[row.transaction] for row in lacking if row.transaction in failed]
             if errors and not any(one.retriable for one in parts_of(errors[0])):
                 del heads.tables[name]
-                _leave_out(missing, name, errors[0].message)
+                missing[name] = errors[0].message
             else:
                 left += [row for row in lacking if row not in left]
         if not left:
@@ -237,11 +239,6 @@ def _published(root: Root, rows: Collection[TransactionMetadata]) -> _Heads:
         f"{root}: {left[0].transactional_id!r} is decided, and could not be published; try again.",
         transactional_id=left[0].transactional_id,
     )
-
-
-def _leave_out(missing: dict[str, str], table: str, why: str) -> None:
-    missing[table] = why
-    logger.warning("Table %r is not in the snapshot: %s", table, why)
 
 
 def _tail(root: Root, missing: dict[str, str]) -> _Heads:
@@ -288,7 +285,7 @@ def _tail(root: Root, missing: dict[str, str]) -> _Heads:
         elif state.retriable:
             retried.add(name, state)
         else:
-            _leave_out(missing, name, state.message)
+            missing[name] = state.message
     retried.check()
     return _Heads(topics, tables, missing)
 

@@ -7,12 +7,16 @@ txnlog.protocol.vacuum.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from txnlog.cluster import Cluster
+from txnlog.coordinator.pins import kept_snapshots
+from txnlog.coordinator.snapshots import table_at
 from txnlog.coordinator.tables import file_of
+from txnlog.errors import SnapshotNotFoundError
 from txnlog.process.failures import Failures
 from txnlog.protocol.enlisted.actions import file_name
 from txnlog.protocol.enlisted.parts import staging_folder
@@ -20,6 +24,8 @@ from txnlog.protocol.enlisted.registry import EnlistedTable
 from txnlog.protocol.metadata import StagedTable
 from txnlog.protocol.vacuum import Deletable, StoredFile, find_deletable
 from txnlog.storage.store.objects import ObjectStore
+
+logger = logging.getLogger("txnlog")
 
 DAY_MS = 86_400_000
 
@@ -66,7 +72,8 @@ def _longer_ms(name: str) -> float:
 def deletable_staged_files(
     cluster: Cluster, staged: StagedFiles, pending: Iterable[StagedTable], *, now_ms: int
 ) -> list[Deletable]:
-    """Old files that no transaction of `pending` names, and the table does not know.
+    """Old files that no transaction of `pending` names, no named snapshot shows, and the table does
+    not know.
 
     `pending` are the parts of all rows. What was removed stays as long as the table's log has the
     tombstone. Raises what reading the table and the parts raises: then all is kept.
@@ -82,6 +89,8 @@ def deletable_staged_files(
         return []
     live = {file_name(path) for path in log.state.files or ()} | (log.state.removed or set())
     left = [file for file in staged.old if file_name(file.path) not in live | named]
+    shown = _shown(cluster, staged.table) if left else set()
+    left = [file for file in left if shown is not None and file_name(file.path) not in shown]
     return find_deletable(
         left,
         table=staged.table.url,
@@ -91,3 +100,22 @@ def deletable_staged_files(
         now_ms=now_ms,
         age_ms=0,
     )
+
+
+def _shown(cluster: Cluster, table: EnlistedTable) -> set[str] | None:
+    """Names of the files that named snapshots show, read last, as of topics; None: not known."""
+    found: set[str] = set()
+    for snapshot in kept_snapshots(cluster):
+        for one in snapshot.tables.values():
+            if one.url != table.url:
+                continue
+            try:
+                found.update(map(file_name, table_at(cluster, one).state.files or ()))
+            except SnapshotNotFoundError as error:
+                logger.warning(
+                    "Vacuum deletes nothing below the table until the snapshots that show this "
+                    "version are dropped: %s",
+                    error,
+                )
+                return None
+    return found
