@@ -22,7 +22,7 @@ from txnlog.connector.spark_versions import DELTA_FOR
 from txnlog.coordinator.snapshots import topic_at
 from txnlog.errors import ConfigError, StorageError
 from txnlog.protocol.batches import COMMITTED, NONE
-from txnlog.protocol.snapshots import Snapshot
+from txnlog.protocol.snapshots import Snapshot, TableVersion
 from txnlog.protocol.topics import TopicState
 from txnlog.settings.config import warn_once
 from txnlog.settings.hadoop import general_name, hadoop_settings, hadoop_url, is_secret_setting
@@ -154,9 +154,14 @@ class Views:
         if snapshot is not None:
             offsets = spark.createDataFrame(snapshot_offsets(snapshot))
             yield self._prefix + CONSUMER_OFFSETS, offsets
-            for topic in snapshot.topics if self._topics is None else self._topics:
-                log = topic_at(cluster, topic, snapshot)
-                yield self._prefix + topic, _read(self._reads, log)
+            enlisted = snapshot.tables
+            names = [*snapshot.topics, *enlisted] if self._topics is None else self._topics
+            for name in names:
+                if name in enlisted and name not in snapshot.topics:
+                    frame = _table(self._reads, name, enlisted[name])
+                else:
+                    frame = _read(self._reads, topic_at(cluster, name, snapshot))
+                yield self._prefix + name, frame
             return
         now_ms = time.time_ns() // 1_000_000
         tables: dict[str, pa.Table] = {
@@ -192,7 +197,8 @@ def create_views(
     another create_views. `__transaction_state` has a row for each transactional.id,
     `__consumer_offsets` one for each group, topic and partition.
     With `snapshot`, its name or the result of `Cluster.snapshot`, topics and offsets are as it
-    shows them, and there is no view of the transaction state.
+    shows them; its Delta tables of others are views, too (`topics` selects among both), and there
+    is no view of the transaction state.
     Raises SnapshotNotFoundError, ConfigError, also for topics that differ only by case, and what
     read_committed raises.
     """
@@ -240,7 +246,7 @@ def _refreshed(cluster: Cluster, topics: Iterable[str]) -> list[TopicLog]:
 
 def _read(reads: _Reads, log: TopicLog) -> DataFrame:
     """The topic at the version its log was refreshed to."""
-    frame = _delta(reads, log)
+    frame = _delta(reads, f"topic {log.name}", _table_path(reads, log.path), log.log.version)
     for condition in conditions(log.view, read_committed=reads.read_committed):
         frame = frame.where(condition)
     if reads.snapshot is not None:
@@ -260,6 +266,12 @@ def _read(reads: _Reads, log: TopicLog) -> DataFrame:
     if reads.include_headers:
         columns.append("headers")
     return frame.selectExpr(*columns)
+
+
+def _table(reads: _Reads, name: str, one: TableVersion) -> DataFrame:
+    """An enlisted table as a snapshot shows it."""
+    url = one.url if one.url.startswith("file:") else _spark_url(reads, one.url)
+    return _delta(reads, f"table {name}", url, one.version, root=one.url)
 
 
 def conditions(view: TopicState, *, read_committed: bool) -> Iterator[str]:
@@ -295,12 +307,13 @@ def _of_partition(offsets: Iterable[int]) -> str:
     return f"get(array({', '.join(f'{offset}L' for offset in offsets)}), partition)"
 
 
-def _delta(reads: _Reads, log: TopicLog) -> DataFrame:
-    """The Delta table at the version its log was refreshed to."""
-    table = _table_path(reads, log.path)
+def _delta(
+    reads: _Reads, name: str, table: str, version: int, *, root: str | None = None
+) -> DataFrame:
+    """The Delta table at a URL of Spark's, at a version; `root`: its own place, if it has one."""
     spark = ".".join(reads.spark.version.split(".")[:2])
-    reader = reads.spark.read.format("delta").option("versionAsOf", log.log.version)
-    reader = reader.options(**_hadoop_options(reads))
+    reader = reads.spark.read.format("delta").option("versionAsOf", version)
+    reader = reader.options(**_hadoop_options(reads, root))
     try:
         frame = reader.load(table)
         # Spark Connect resolves nothing before the schema is requested.
@@ -312,21 +325,21 @@ def _delta(reads: _Reads, log: TopicLog) -> DataFrame:
         cause = line_of_cause(error)
         if spark not in DELTA_FOR:
             raise ConfigError(
-                f"Delta has no release for Spark {spark} yet, and reads topic {log.name} for SQL: "
+                f"Delta has no release for Spark {spark} yet, and reads {name} for SQL: "
                 f'use spark.read.format("txnlog"), which does not need Delta. Spark says: {cause}'
             ) from error
         if any(condition in str(error) for condition in _NO_DELTA):
             raise ConfigError(
-                f"This Spark session has no Delta, which is needed to read topic {log.name}. Start "
+                f"This Spark session has no Delta, which is needed to read {name}. Start "
                 f"Spark with the Delta lines of conf/spark-defaults.conf: {_DELTA_LINES}; or read "
                 f'with spark.read.format("txnlog"), which does not need Delta. Spark says: {cause}'
             ) from error
         raise StorageError(
-            f"Spark cannot read {redacted_url(table)} at version {log.log.version}, but txnlog "
+            f"Spark cannot read {redacted_url(table)} at version {version}, but txnlog "
             f"can: {cause}. Spark needs the store's jars (hadoop-aws for s3a://), and credentials "
             "of its own where they do not follow from storage_options: see `txnlog spark-conf`. If "
             "Spark's URL of the folder differs, pass spark_root.",
-            topic=log.name,
+            url=redacted_url(table),
             retriable=False,
         ) from error
     return frame
@@ -339,27 +352,33 @@ def _table_path(reads: _Reads, path: str) -> str:
     if local is not None:
         # Without a scheme Spark would resolve the path on its default file system.
         return f"file://{local}"
+    return f"{_spark_url(reads, reads.root).rstrip('/')}/{path}"
+
+
+def _spark_url(reads: _Reads, url: str) -> str:
     # EMR has a file system of its own for s3://.
     own_s3 = reads.spark.conf.get("spark.hadoop.fs.s3.impl", None) is not None
-    root = reads.root if own_s3 else hadoop_url(reads.root, reads.storage)
-    return f"{root.rstrip('/')}/{path}"
+    return url if own_s3 else hadoop_url(url, reads.storage)
 
 
-def _hadoop_options(reads: _Reads) -> dict[str, str]:
-    """What Spark's reader needs for the store, except what the session has of it."""
-    if reads.spark_root is not None or place_of(reads.root) is None:
+def _hadoop_options(reads: _Reads, root: str | None = None) -> dict[str, str]:
+    """What Spark's reader needs for the store, except what the session has of it.
+
+    A `root` in another cloud has only what the session has.
+    """
+    here, there = place_of(reads.root), place_of(root or reads.root)
+    if reads.spark_root is not None or here is None or there is None or here.cloud != there.cloud:
         return {}
+    root = root or reads.root
     conf = reads.spark.conf
 
     def is_set(name: str) -> bool:
-        names = (name, general_name(reads.root, name))
+        names = (name, general_name(root, name))
         return any(conf.get(f"spark.hadoop.{one}", None) is not None for one in names)
 
-    options = complete_options(reads.root, reads.storage)
+    options = complete_options(root, reads.storage)
     found = {
-        name: value
-        for name, value in hadoop_settings(reads.root, options).items()
-        if not is_set(name)
+        name: value for name, value in hadoop_settings(root, options).items() if not is_set(name)
     }
     secrets = [name for name in found if is_secret_setting(name)]
     warning = warning_of(secrets, conf.get(SETTING, SPARK_DEFAULT) or SPARK_DEFAULT)

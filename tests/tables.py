@@ -65,15 +65,21 @@ class ForeignTable:
         add = {"path": path, "partitionValues": {"day": "1"}, "size": 1, "modificationTime": 0}
         self.commit({"add": {**add, "dataChange": True, "stats": '{"numRecords":1}'}})
 
-    def checkpoint_without_tombstones(self) -> None:
-        """A table without live files after a commit more, as a JSON checkpoint."""
-        version = self.commit()
-        [protocol, metadata] = [
-            [one for commit in self.commits() for one in commit if kind in one][-1]
-            for kind in ("protocol", "metaData")
-        ]
-        path = f"_delta_log/{version:020d}.checkpoint.{uuid.uuid4()}.json"
-        data = "\n".join(map(json.dumps, (protocol, metadata))).encode()
+    def head(self) -> int:
+        """The newest version."""
+        return len(self.commits()) - 1
+
+    def checkpoint(self) -> None:
+        """A checkpoint of the newest version, without tombstones."""
+        state: dict[str, dict[str, Any]] = {}
+        for action in (action for commit in self.commits() for action in commit):
+            [(kind, value)] = action.items()
+            if kind == "remove":
+                del state[f"add {value['path']}"]
+            elif kind != "commitInfo":
+                state[f"{kind} {value.get('path', value.get('appId'))}"] = action
+        path = f"_delta_log/{self.head():020d}.checkpoint.{uuid.uuid4()}.json"
+        data = "\n".join(map(json.dumps, state.values())).encode()
         obstore.put(self._store, path, data, mode="create")
 
     def commits(self) -> list[list[dict[str, Any]]]:

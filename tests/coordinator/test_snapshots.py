@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.tables import with_table
 from tests.world import (
     CRASHES,
     ERRORS,
@@ -251,13 +252,16 @@ def test_snapshot_ends_where_compaction_never_does() -> None:
 
 
 def counted(
-    *, groups: tuple[str, ...], shards: int = 4, topics: int = 8
+    *, groups: tuple[str, ...], topics: int = 8, tables: int = 0
 ) -> tuple[RoundsStore, Cluster]:
     shared = SharedMemory()
     store = RoundsStore(shared)
     cluster = Cluster.open(store, create=True, shards=4, settings=PLAIN)
     for number in range(topics):
         cluster.create_topic(f"t{number}", partitions=2)
+    for number in range(tables):
+        url = f"memory://{number}"
+        with_table(shared, cluster, name=f"table{number}", url=url, table_id=str(number))
     for group in groups:
         cluster.groups.start(group)
     for number in range(8):

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,9 @@ from txnlog.errors import (
     UnknownTableError,
     UnknownTopicOrPartitionError,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NAME = "silver.t"
 NOON = dt.datetime(2026, 11, 27, 12, 0, 0, 250_000)
@@ -168,3 +171,72 @@ def test_damaged_file_is_named(cluster: Cluster, tmp_path: Path) -> None:
     path.write_bytes(b"x" * path.stat().st_size)
     with pytest.raises(CorruptLogError, match=path.name):
         cluster.read(NAME)
+
+
+# -- tables of Spark -------------------------------------------------------------------------------
+
+FEATURES = {
+    "delta.columnMapping.mode": "name",
+    "delta.enableDeletionVectors": "true",
+    "delta.enableTypeWidening": "true",
+}
+TYPES = {
+    "b": "BYTE",
+    "i": "INT",
+    "f": "FLOAT",
+    "m": "DECIMAL(8, 2)",
+    "d": "DATE",
+    "t": "TIMESTAMP",
+    "n": "TIMESTAMP_NTZ",
+    "x": "BINARY",
+    "o": "BOOLEAN",
+    "a": "ARRAY<STRUCT<v: INT>>",
+    "h": "MAP<STRING, INT>",
+    "s": "STRUCT<x: INT, y: STRING>",
+}
+ROW = (
+    "1Y, 7, 0.5, 1.25, DATE'2026-11-27', TIMESTAMP'2026-11-27 12:00:00.25Z', "
+    "TIMESTAMP_NTZ'2026-11-27 12:00:00', X'00FF', true, array(named_struct('v', 1), null), "
+    "map('k', 2), named_struct('x', 3, 'y', 'z')"
+)
+
+
+@pytest.mark.spark
+def test_rows_of_a_table_of_spark_are_those_that_spark_reads(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Deletion vectors, renamed, dropped and widened columns, all types, partitions of two."""
+    url = tmp_path / "t"
+
+    def sql(statement: str) -> list[Any]:
+        return spark.sql(statement.replace("{}", f"delta.`{url}`")).collect()
+
+    properties = ", ".join(f"'{name}' = '{value}'" for name, value in FEATURES.items())
+    columns = ", ".join(f"{name} {kind}" for name, kind in TYPES.items())
+    sql(
+        f"CREATE TABLE {{}} (id BIGINT, day DATE, at TIMESTAMP, {columns}) USING delta "
+        f"PARTITIONED BY (day, at) TBLPROPERTIES ({properties})"
+    )
+    nothing = ", ".join(["null"] * (len(TYPES) + 2))
+    places = "DATE'2026-11-27', TIMESTAMP'2026-11-27 00:00:00.5Z'"
+    sql(
+        f"INSERT INTO {{}} SELECT id, {places}, {ROW} FROM range(0, 5000, 1, 1) "
+        f"UNION ALL SELECT -1, {nothing}"
+    )
+    sql("DELETE FROM {} WHERE id % 3 = 1 OR id BETWEEN 1000 AND 2000")
+    sql("DELETE FROM {} WHERE id = 4998")
+    sql("ALTER TABLE {} RENAME COLUMN i TO renamed")
+    sql("ALTER TABLE {} RENAME COLUMN s.x TO s.z")
+    sql("ALTER TABLE {} DROP COLUMN f")
+    sql("ALTER TABLE {} DROP COLUMN s.y")
+    sql("ALTER TABLE {} ALTER COLUMN b TYPE INT")
+    sql("ALTER TABLE {} ADD COLUMNS (f STRING)")
+    AdminClient({}, cluster=cluster).enlist_tables({NAME: str(url)})[NAME].result()
+    frame = spark.read.format("delta").load(str(url))
+    found = cluster.read(NAME)
+    assert found.column_names == frame.columns
+    wanted = frame.toArrow()
+    assert found.cast(wanted.schema).sort_by("id").equals(wanted.sort_by("id"))
+    assert found.num_rows > 2000
+    some = cluster.read(NAME, columns=["id"], filter=pc.field("day").is_null())
+    assert some.to_pydict() == {"id": [-1]}

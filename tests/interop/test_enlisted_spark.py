@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
@@ -22,6 +23,7 @@ from tests.storage.foreign_table import opened, publish, staged_part
 from txnlog.errors import TableChangedError, TableFeatureError
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.enlisted_log import AlreadyPublished, Published
+from txnlog.storage.tables.enlisted_rows import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,6 +80,8 @@ class Table(NamedTuple):
         frame = self.spark.read.format("delta").load(str(self.url))
         shown = {re.sub("^file:/+", "/", unquote(unquote(path))) for path in frame.inputFiles()}
         assert shown == {unquote(path) for path in files}
+        mine = read_table(live, columns=["id"], filter=pc.field("s", "x") == pc.field("id"))
+        assert sorted(mine["id"].to_pylist()) == found
         other = ids_of_delta_rs(self.url)
         assert other is None or other == found
         return found

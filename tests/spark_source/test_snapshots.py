@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -11,6 +13,7 @@ from spark_source.schema import spark_schema
 from spark_source.settings import source_settings
 from spark_source.sql import CONSUMER_OFFSETS, create_views
 from tests.spark_source.test_batch_reader import reader_of, values
+from txnlog.admin import AdminClient
 from txnlog.errors import ConfigError, SnapshotNotFoundError, UnknownTopicOrPartitionError
 from txnlog.protocol.metadata import ProducerIdAndEpoch
 from txnlog.protocol.snapshots import Snapshot, TopicVersion
@@ -78,6 +81,25 @@ def test_views_show_the_snapshot(spark: SparkSession, kept) -> None:
     views = create_views(spark, kept.root, snapshot=Snapshot(at_ms=0, topics={"t": one}))
     ask = "SELECT cast(value AS string) FROM t ORDER BY 1"
     assert [row[0] for row in spark.sql(ask).collect()] == ["a", "c", "d"]
+    views.drop()
+
+
+@pytest.mark.spark
+def test_views_show_enlisted_tables_of_the_snapshot(spark: SparkSession, topics, tmp_path) -> None:
+    """At their versions, whatever was committed since; `topics` selects among both."""
+    topics.create("t", 1)
+    url = str(tmp_path / "silver")
+    write_deltalake(url, pa.table({"id": [1]}))
+    admin = AdminClient({}, cluster=topics.cluster)
+    admin.enlist_tables({"silver.ids": url})["silver.ids"].result()
+    topics.cluster.snapshot("kept")
+    write_deltalake(url, pa.table({"id": [2]}), mode="overwrite")
+    views = create_views(spark, topics.root, snapshot="kept")
+    assert [row.id for row in spark.sql("SELECT id FROM `silver.ids`").collect()] == [1]
+    assert {"t", "silver.ids"} < set(views.names)
+    views.drop()
+    views = create_views(spark, topics.root, topics=["silver.ids"], snapshot="kept")
+    assert set(views.names) == {"silver.ids", CONSUMER_OFFSETS}
     views.drop()
 
 

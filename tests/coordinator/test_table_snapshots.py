@@ -1,0 +1,156 @@
+"""Snapshots with enlisted tables, while transactions and other writers commit to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.coordinator.test_snapshots import counted, shown
+from tests.tables import NAME, URL, ForeignTable, appended, overwritten, with_table
+from tests.world import GROUP, TOPICS, both, consumed, decide, faults, owned, process, world
+from txnlog.cluster import Cluster
+from txnlog.coordinator.snapshots import TRIES_MAX
+from txnlog.coordinator.staged_files import Staging
+from txnlog.errors import ConcurrentTransactionsError
+from txnlog.protocol.snapshots import Snapshot
+from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
+
+DAYS, DAYS_URL, DAYS_ID = "gold.days", "memory://gold", "gold"
+
+
+class Writers:
+    """Two producers that write the numbers 1, 2, ... into both topics and a table, and the last one
+    into another; the first one commits offsets.
+    """
+
+    def __init__(self, shared: SharedMemory) -> None:
+        self.shared = shared
+        self.cluster = process(shared)
+        with_table(shared, self.cluster)
+        with_table(shared, self.cluster, name=DAYS, url=DAYS_URL, table_id=DAYS_ID)
+        self.rows = {tid: owned(self.cluster, tid, tid=tid) for tid in ("tx", "other")}
+        self.number = self.moved = 0
+
+    def staged(self) -> Staging:
+        self.number += 1
+        number = self.number
+        changes = (
+            *appended(self.cluster, number),
+            *overwritten(self.cluster, number, name=DAYS),
+        )
+        batches = both(self.cluster, str(number))
+        return Staging(frozenset(TOPICS), lambda: batches, changes)
+
+    def commit(self, tid: str = "tx") -> None:
+        staged = self.staged()
+        offsets = [consumed(self.moved, self.number)] if tid == "tx" else []
+        self.moved = self.number if tid == "tx" else self.moved
+        self.rows[tid] = self.cluster.coordinator.commit(self.rows[tid], staged, offsets=offsets)
+
+    def decide(self) -> None:
+        """And die: whoever comes next publishes it."""
+        decide(self.cluster, self.rows["other"], self.staged())
+
+    def cross(self) -> None:
+        """What is decided first is published last."""
+        self.decide()
+        self.commit()
+
+    def foreign_commit(self) -> None:
+        for url in (URL, DAYS_URL):
+            ForeignTable(self.shared, url).commit()
+
+    def forget(self) -> None:
+        """A reader that opens the log now knows the newest publication of each producer only."""
+        self.commit()
+        self.commit("other")
+        self.commit()
+        ForeignTable(self.shared).checkpoint()
+
+
+ACTS: dict[str, Callable[[Writers], None]] = {
+    "commit": Writers.commit,
+    "decide": Writers.decide,
+    "cross": Writers.cross,
+    "foreign commit": Writers.foreign_commit,
+    "checkpoint": Writers.forget,
+}
+
+
+def check(cluster: Cluster, snapshot: Snapshot) -> set[int]:
+    """The same numbers everywhere, the last of them in the other table, and the offsets."""
+    orders, stock = ({int(name) for name in names} for names in shown(cluster, snapshot).values())
+    assert not snapshot.missing
+    silver = cluster.read(NAME, snapshot=snapshot)["id"].to_pylist()
+    days = cluster.read(DAYS, snapshot=snapshot)["id"].to_pylist()
+    assert orders == stock == set(silver)
+    assert len(silver) == len(orders)
+    assert len(days) == 1
+    assert days[0] in orders
+    return orders
+
+
+@pytest.mark.parametrize("is_warm", [True, False])
+@pytest.mark.parametrize("name", ACTS)
+def test_snapshot_shows_whole_transactions_of_tables_whatever_happens_between_two_calls(
+    name: str, is_warm: bool
+) -> None:
+    """A half of one, or a loss: at each call another process acts."""
+    met = set()
+    for at in range(1_000):
+        writers = Writers(world())
+        writers.commit()
+        writers.commit()
+        before = ForeignTable(writers.shared).head()
+        reader = process(writers.shared)
+        if is_warm:
+            reader.snapshot()
+        plan = FaultsAt({}, interlude=lambda w=writers: ACTS[name](w), interlude_at=at)  # type: ignore[misc]
+        faults(reader).plan = plan
+        snapshot = reader.snapshot()
+        faults(reader).plan = FaultsAt({})
+        found = check(reader, snapshot)
+        assert found >= {1, 2}
+        assert snapshot.tables[NAME].version >= before
+        position = snapshot.offsets[GROUP]["input"][0]
+        assert position == max((n for n in found if n <= writers.moved), default=0)
+        met.add((frozenset(found), snapshot.tables[NAME].version - before))
+        if plan.calls <= at:
+            break
+    assert len(met) > 1
+
+
+def test_snapshot_ends_where_publications_always_cross() -> None:
+    """It is begun again a number of times, and says so."""
+    writers = Writers(world())
+    writers.commit()
+    reader = process(writers.shared)
+    reader.snapshot()
+    writers.decide()
+    waiting = [writers.number]
+
+    def plan(verb: str, path: str) -> Fault:
+        if (verb, path) == ("list", ""):
+            if waiting[-1] in ForeignTable(writers.shared).ours():
+                writers.rows["other"] = owned(writers.cluster, "other", tid="other")
+                writers.decide()
+                waiting.append(writers.number)
+            else:
+                writers.commit()
+        return Fault.NONE
+
+    faults(reader).plan = plan
+    with pytest.raises(ConcurrentTransactionsError, match=f"{TRIES_MAX} times in a row"):
+        reader.snapshot()
+    assert len(waiting) == TRIES_MAX + 1
+
+
+@pytest.mark.parametrize("tables", [1, 4])
+def test_tables_take_no_more_rounds(tables: int) -> None:
+    """They are read beside the topics."""
+    for groups, expected in (((), 3), ((GROUP, "other"), 5)):
+        store, cluster = counted(groups=groups, tables=tables)
+        store.rounds = 0
+        cluster.snapshot()
+        assert store.rounds == expected
