@@ -13,7 +13,7 @@ from benchmarks.suite import Suite, run
 SPARK_GROUPS = ("sink", "source", "sql", "latency")
 GROUPS = (
     *("transactions", "clients", "aborted", "opening", "flatness", "history", "staging"),
-    "writers",
+    *("writers", "tables"),
     *("guards", "verify", "checkpoints"),
     *SPARK_GROUPS,
 )
