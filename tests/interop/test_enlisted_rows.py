@@ -226,7 +226,7 @@ def test_rows_of_a_table_of_spark_are_those_that_spark_reads(
     sql("DELETE FROM {} WHERE id % 3 = 1 OR id BETWEEN 1000 AND 2000")
     sql("DELETE FROM {} WHERE id = 4998")
     sql("ALTER TABLE {} RENAME COLUMN i TO renamed")
-    sql("ALTER TABLE {} RENAME COLUMN s.x TO s.z")
+    sql("ALTER TABLE {} RENAME COLUMN s.x TO z")
     sql("ALTER TABLE {} DROP COLUMN f")
     sql("ALTER TABLE {} DROP COLUMN s.y")
     sql("ALTER TABLE {} ALTER COLUMN b TYPE INT")

@@ -45,7 +45,7 @@ from txnlog.protocol.metadata import (
     TopicPartitions,
 )
 from txnlog.protocol.sightings import Sighting
-from txnlog.protocol.snapshots import Pin, Snapshot, TopicVersion
+from txnlog.protocol.snapshots import Pin, Snapshot, TableVersion, TopicVersion
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.vacuum import RETENTION_PROPERTY, ClockReading
 from txnlog.storage.batches.records import DATA_SCHEMA
@@ -116,6 +116,7 @@ def test_data_columns_are_those_of_the_code() -> None:
         Pin,
         Snapshot,
         TopicVersion,
+        TableVersion,
     ],
 )
 def test_fields_and_defaults_of_a_json_value_are_those_of_the_code(
