@@ -20,6 +20,7 @@ from txnlog.errors import (
     CorruptLogError,
     ForeignTableError,
     InvalidPartitionsError,
+    InvalidTopicError,
     NotCoordinatorError,
     StorageError,
     TxnLogError,
@@ -341,13 +342,13 @@ class Cluster(Root):
         out are not read. Raises UnknownTopicOrPartitionError, SnapshotNotFoundError, ConfigError;
         for a table TableFeatureError, CorruptLogError, ObjectNotFoundError.
         """
-        name = arguments.topic("name", name)
+        name = arguments.text("name", name)
         names = None if columns is None else arguments.each("columns", columns, arguments.text)
         if snapshot is not None:
             snapshot = self._snapshot(snapshot)
         try:
             topic = self.topic_as_of(name, snapshot)
-        except UnknownTopicOrPartitionError:
+        except (InvalidTopicError, UnknownTopicOrPartitionError):
             known = {**snapshot.tables, **snapshot.missing} if snapshot else self.enlisted()
             if name not in known:
                 raise

@@ -62,10 +62,9 @@ class Writers:
             ForeignTable(self.shared, url).commit()
 
     def forget(self) -> None:
-        """A reader that opens the log now knows the newest publication of each producer only."""
-        self.commit()
+        """A reader that opens the log now does not know the version of the last publication."""
         self.commit("other")
-        self.commit()
+        self.foreign_commit()
         ForeignTable(self.shared).checkpoint()
 
 
