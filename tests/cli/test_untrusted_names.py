@@ -74,6 +74,7 @@ CALLS = (
     ["tables", "delist", EVIL],
     ["snapshots", "create", EVIL],
     ["snapshots", "list"],
+    ["snapshots", "describe", EVIL],
     ["snapshots", "drop", EVIL],
     ["dump", "-t", "t"],
     ["dump", "--transactional-id", EVIL],
