@@ -12,8 +12,9 @@ from txnlog.coordinator.snapshots import topic_at
 from txnlog.errors import SnapshotNotFoundError
 from txnlog.housekeeping.log_cleanup import LogCleanup
 from txnlog.housekeeping.retention import Retention
+from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.protocol.snapshots import Snapshot
-from txnlog.testing.faults import SharedMemory
+from txnlog.testing.faults import Fault, SharedMemory
 
 MONTH_MS = 30 * DAY_MS
 
@@ -63,6 +64,28 @@ def test_named_snapshot_can_be_read_after_retention_clean_up_and_vacuum() -> Non
     LogCleanup(process(shared, settings=SHORT)).run()
     with pytest.raises(SnapshotNotFoundError, match="no longer has version"):
         topic_at(other, "orders", passing)
+
+
+def test_vacuum_reads_a_named_snapshot_once() -> None:
+    """Not once for each topic that it shows."""
+    shared = world()
+    cluster = process(shared, settings=SHORT)
+    row = owned(cluster, "a")
+    row = cluster.coordinator.commit(row, written_both(cluster, "one"))
+    cluster.snapshot("kept", ttl_ms=MONTH_MS)
+    (pin,) = cluster.pins().values()
+    grown_old(shared, cluster)
+    shared.clock.advance_ms(WEEK_MS + HOUR_MS)
+    housekeeper = process(shared, settings=SHORT)
+    reads: list[str] = []
+
+    def note(verb: str, path: str) -> Fault:
+        reads.append(path)
+        return Fault.NONE
+
+    housekeeper.store.plan = note
+    assert Vacuum(housekeeper, age_ms=WEEK_MS).run()
+    assert reads.count(pin.file) == 1
 
 
 def test_expired_snapshot_keeps_nothing_and_is_removed() -> None:

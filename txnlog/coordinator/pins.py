@@ -127,11 +127,17 @@ def find_snapshot(root: Root, name: str) -> Snapshot:
     return _load(root, pin)
 
 
-def kept_snapshots(root: Root) -> list[Snapshot]:
-    """All named snapshots that have not expired."""
+def kept_snapshots(root: Root, loaded: dict[str, Snapshot]) -> list[Snapshot]:
+    """All named snapshots that have not expired.
+
+    `loaded` are those of earlier calls, by their files, which never change; it gets the others.
+    """
     now_ms = root.store.now_ms()
-    pins = [pin for pin in root.pins().values() if pin.expires_ms > now_ms]
-    return root.store.together([partial(_load, root, pin) for pin in pins])
+    pins = {pin.file: pin for pin in root.pins().values() if pin.expires_ms > now_ms}
+    new = [file for file in pins if file not in loaded]
+    found = root.store.together([partial(_load, root, pins[file]) for file in new])
+    loaded.update(zip(new, found, strict=True))
+    return [loaded[file] for file in pins]
 
 
 def _load(root: Root, pin: Pin) -> Snapshot:

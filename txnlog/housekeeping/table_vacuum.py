@@ -22,6 +22,7 @@ from txnlog.protocol.enlisted.actions import file_name
 from txnlog.protocol.enlisted.parts import staging_folder
 from txnlog.protocol.enlisted.registry import EnlistedTable
 from txnlog.protocol.metadata import StagedTable
+from txnlog.protocol.snapshots import Snapshot
 from txnlog.protocol.vacuum import Deletable, StoredFile, find_deletable
 from txnlog.storage.store.objects import ObjectStore
 
@@ -70,13 +71,19 @@ def _longer_ms(name: str) -> float:
 
 
 def deletable_staged_files(
-    cluster: Cluster, staged: StagedFiles, pending: Iterable[StagedTable], *, now_ms: int
+    cluster: Cluster,
+    staged: StagedFiles,
+    pending: Iterable[StagedTable],
+    snapshots: dict[str, Snapshot],
+    *,
+    now_ms: int,
 ) -> list[Deletable]:
     """Old files that no transaction of `pending` names, no named snapshot shows, and the table does
     not know.
 
-    `pending` are the parts of all rows. What was removed stays as long as the table's log has the
-    tombstone. Raises what reading the table and the parts raises: then all is kept.
+    `pending` are the parts of all rows, `snapshots` as in `kept_snapshots`. What was removed stays
+    as long as the table's log has the tombstone. Raises what reading the table and the parts
+    raises: then all is kept.
     """
     log = cluster.open_table(staged.table.url)
     named = set()
@@ -89,7 +96,7 @@ def deletable_staged_files(
         return []
     live = {file_name(path) for path in log.state.files or ()} | (log.state.removed or set())
     left = [file for file in staged.old if file_name(file.path) not in live | named]
-    shown = _shown(cluster, staged.table) if left else set()
+    shown = _shown(cluster, staged.table, snapshots) if left else set()
     left = [file for file in left if shown is not None and file_name(file.path) not in shown]
     return find_deletable(
         left,
@@ -102,10 +109,12 @@ def deletable_staged_files(
     )
 
 
-def _shown(cluster: Cluster, table: EnlistedTable) -> set[str] | None:
+def _shown(
+    cluster: Cluster, table: EnlistedTable, snapshots: dict[str, Snapshot]
+) -> set[str] | None:
     """Names of the files that named snapshots show, read last, as of topics; None: not known."""
     found: set[str] = set()
-    for snapshot in kept_snapshots(cluster):
+    for snapshot in kept_snapshots(cluster, snapshots):
         for one in snapshot.tables.values():
             if one.url != table.url:
                 continue

@@ -26,6 +26,7 @@ from txnlog.housekeeping.table_vacuum import (
 )
 from txnlog.process.failures import Failures
 from txnlog.protocol.metadata import StagedTable
+from txnlog.protocol.snapshots import Snapshot
 from txnlog.protocol.txn_memory import VACUUM_AGE, VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import (
     BATCH_FILE,
@@ -137,6 +138,7 @@ class Vacuum:
     ) -> None:
         check_vacuum_age(age_ms)
         self._cluster = cluster
+        self._snapshots: dict[str, Snapshot] = {}
         self._store = cluster.store
         self._configured_ms = age_ms
         retention_ms = cluster.settings.log_retention_ms
@@ -295,7 +297,9 @@ class Vacuum:
     ) -> list[Deletable]:
         if not manifests.is_whole:
             return []
-        return deletable_staged_files(self._cluster, staged, manifests.tables, now_ms=now_ms)
+        return deletable_staged_files(
+            self._cluster, staged, manifests.tables, self._snapshots, now_ms=now_ms
+        )
 
     def _deletable_of(
         self, table: _Table, manifests: _Manifests, now_ms: int, age_ms: int
@@ -331,7 +335,7 @@ class Vacuum:
         """
         found: set[str] = set()
         if isinstance(table.handle, TopicLog):
-            for snapshot in kept_snapshots(self._cluster):
+            for snapshot in kept_snapshots(self._cluster, self._snapshots):
                 if table.name in snapshot.topics:
                     shown = topic_at(self._cluster, table.name, snapshot).view.by_path
                     found.update(f"{table.name}/{path}" for path in shown)
