@@ -1,28 +1,31 @@
-"""A copy into a topic and two Delta tables of others, whose process is killed again and again.
+"""A copy into a topic and Delta tables of others, whose process is killed again and again.
 
 Each transaction reads three numbers of an endless input, from the group's position on. It produces
 them to a topic, appends them to one table, replaces the one row of another by the last of them, and
 commits the position. Meanwhile delta-rs appends to the tables, compacts, vacuums and alters them,
-and makes checkpoints.
+and makes checkpoints. With Spark they are also appended to a third table, to which Spark does the
+same, and deletes rows.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, Field, write_deltalake
+from deltalake import DeltaTable, Field, QueryBuilder, write_deltalake
 from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 
@@ -43,9 +46,14 @@ from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.enlisted_log import EnlistedLog
 from txnlog.testing.invariants import check_cluster
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.soak.table_kills"])
-TOPIC, GROUP, SILVER, LATEST = "numbers", "copiers", "silver", "latest"
+TOPIC, GROUP, SILVER, LATEST, BRONZE = "numbers", "copiers", "silver", "latest", "bronze"
+FEATURES = ("enableDeletionVectors", "enableRowTracking", "enableInCommitTimestamps")
+"""Of Spark's table."""
 EACH = 3
 FOREIGN = 1_000_000_000
 """Numbers from here on are of other writers."""
@@ -59,9 +67,9 @@ def numbers(*ids: int) -> pa.Table:
 
 
 class Copy:
-    """One root, its two tables, and the process that copies."""
+    """One root, its tables, and the process that copies."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, spark: SparkSession | None = None) -> None:
         self.folder = folder
         self.root = str(folder / "lake")
         self.tables = {SILVER: str(folder / SILVER), LATEST: str(folder / LATEST)}
@@ -69,12 +77,19 @@ class Copy:
         self.kills = self.zombies = 0
         for url in self.tables.values():
             write_deltalake(url, numbers(), partition_by=["bucket"])
+        self._spark_rival = None
+        if spark is not None:
+            self.tables[BRONZE] = str(folder / BRONZE)
+            self._spark_rival = SparkRival(spark, self.tables[BRONZE], folder / "stop")
         cluster = Cluster.open(self.root, create=True, shards=2, offsets_shards=1)
         cluster.create_topic(TOPIC, partitions=1)
         admin = AdminClient({"txnlog.root": self.root}, cluster=cluster)
         for future in admin.enlist_tables(self.tables).values():
             future.result()
-        self._rivals = [self._begin(rival, self.tables[name], name) for name in self.tables]
+        others = (SILVER, LATEST)
+        self._rivals = [self._begin(rival, self.tables[name], name) for name in others]
+        if self._spark_rival is not None:
+            self._spark_rival.start()
 
     def run(self, kills: int) -> None:
         """Kill a copier after a few commits; or let its successor go on beside it while it is
@@ -86,6 +101,8 @@ class Copy:
             self._await_commits(copier, seen + self.chosen.randint(1, 12))
             time.sleep(self.chosen.random() * 0.05)
             assert copier.pid is not None
+            if self._spark_rival is not None:
+                self._spark_rival.check()
             if number % 10 == 9:
                 os.kill(copier.pid, signal.SIGSTOP)
                 seen = self._done()
@@ -107,6 +124,8 @@ class Copy:
         for process in self._rivals:
             process.join(WAIT_S)
             assert process.exitcode == 0
+        if self._spark_rival is not None:
+            self._spark_rival.end()
         cluster = Cluster.open(self.root)
         sweeper = Sweeper(cluster, interval_ms=1)
         for _ in range(3):
@@ -116,16 +135,20 @@ class Copy:
         return position(cluster)
 
     def check(self, end: int) -> None:
-        """Everywhere each number once, as delta-rs and as our reader see it."""
+        """Everywhere each number once, as Spark, delta-rs and our reader see it."""
         expected = list(range(end))
         cluster = Cluster.open(self.root)
         assert sorted(int(value) for value in values(cluster, TOPIC)) == expected
-        silver, latest = (DeltaTable(url).to_pyarrow_table() for url in self.tables.values())
-        ids = sorted(silver.column("id").to_pylist())
-        assert [one for one in ids if one < FOREIGN] == expected
         told = json.loads((self.folder / f"{SILVER}.json").read_text())
-        assert [one for one in ids if one >= FOREIGN] == told["acknowledged"]
-        assert latest.column("id").to_pylist() == [end - 1]
+        wanted = {SILVER: [*expected, *told["acknowledged"]], LATEST: [end - 1]}
+        if self._spark_rival is not None:
+            wanted[BRONZE] = [*expected, *self._spark_rival.acknowledged]
+            assert self._spark_rival.ids() == wanted[BRONZE]
+        for name, ids in wanted.items():
+            assert sorted(cluster.read(name, columns=["id"])["id"].to_pylist()) == ids
+            query = QueryBuilder().register("one", DeltaTable(self.tables[name]))
+            seen = query.execute("SELECT id FROM one ORDER BY id").read_all()
+            assert seen["id"].to_pylist() == ids
         for url in self.tables.values():
             log = EnlistedLog(ObjectStore.from_url(url), lambda: 0)
             log.refresh_files()
@@ -170,12 +193,14 @@ def copy(folder: str) -> None:
             generation = cluster.groups.start(GROUP)
             at = cluster.groups.fetch(GROUP, generation).get("input", {}).get(0, 0)
             group = ConsumerGroupMetadata(GROUP, generation)
+            appended = cluster.enlisted().keys() - {LATEST}
             while True:
                 ids = range(at, at + EACH)
                 with made.transaction():
                     for one in ids:
                         made.produce(TOPIC, str(one))
-                    made.append(SILVER, numbers(*ids))
+                    for name in appended:
+                        made.append(name, numbers(*ids))
                     made.overwrite(LATEST, numbers(ids[-1]))
                     positions = [TopicPartition("input", 0, ids[-1] + 1)]
                     made.send_offsets_to_transaction(positions, group)
@@ -222,3 +247,73 @@ def vacuum(url: str) -> None:
 
 def alter(url: str, number: int) -> None:
     DeltaTable(url).alter.add_columns([Field(f"column{number}", PrimitiveType("string"))])
+
+
+class SparkRival:
+    """Spark's jobs on a table, one after the other, in a thread. `acknowledged`: rows it was told
+    are committed, and has not deleted.
+    """
+
+    def __init__(self, spark: SparkSession, url: str, stop: Path) -> None:
+        self._spark = spark
+        self._table = f"delta.`{url}`"
+        self._stop = stop
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.acknowledged: list[int] = []
+        properties = ", ".join(f"'delta.{name}' = 'true'" for name in FEATURES)
+        self._sql(
+            f"CREATE TABLE {self._table} (id BIGINT, bucket STRING) USING delta "
+            f"PARTITIONED BY (bucket) TBLPROPERTIES ({properties})"
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what the thread has raised."""
+        if self._error is not None:
+            raise self._error
+
+    def ids(self) -> list[int]:
+        rows = self._spark.sql(f"SELECT id FROM {self._table} ORDER BY id").collect()
+        return [row.id for row in rows]
+
+    def _run(self) -> None:
+        try:
+            for at in itertools.count(FOREIGN + 1):
+                if self._stop.exists():
+                    return
+                self._jobs(at)
+        except BaseException as error:
+            self._error = error
+
+    def _jobs(self, at: int) -> None:
+        if self._tried(f"INSERT INTO {self._table} (id, bucket) VALUES ({at}, '{at % 2}')"):
+            self.acknowledged.append(at)
+        if at % 3 == 0 and self._tried(f"DELETE FROM {self._table} WHERE id = {at}"):
+            self.acknowledged = [one for one in self.acknowledged if one != at]
+        if at % 5 == 0:
+            self._tried(f"OPTIMIZE {self._table}")
+        if at % 11 == 0:
+            self._tried(f"VACUUM {self._table} RETAIN 0 HOURS")
+        if at % 31 == 0:
+            self._tried(f"ALTER TABLE {self._table} ADD COLUMN (column{at} STRING)")
+
+    def _tried(self, statement: str) -> bool:
+        """Whether it was done; one that meets our commits may fail, as beside any Delta writer."""
+        try:
+            self._sql(statement)
+        except Exception as error:
+            if "DELTA_CONCURRENT" not in str(error) and "DELTA_METADATA_CHANGED" not in str(error):
+                raise
+            return False
+        return True
+
+    def _sql(self, statement: str) -> None:
+        self._spark.sql(statement).collect()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.soak.table_kills import Copy
 from txnlog.testing.counts import count
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.mark.parametrize(
@@ -19,7 +24,25 @@ def test_killed_copy_leaves_each_number_once_in_topic_and_tables(
     """SIGKILL at any moment, zombies, and delta-rs in the same tables: nothing is lost, twice or
     half there after recovery (R36, R44, R50, R74).
     """
-    copied = Copy(tmp_path, seed)
+    check(Copy(tmp_path, seed), kills)
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+def test_killed_copy_beside_spark(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """The same, with a table that Spark writes, deletes from, compacts, vacuums and alters."""
+    # VACUUM lists a folder in 10,000 tasks, and Delta reads each log in 50.
+    for name, value in {
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    }.items():
+        spark.conf.set(name, value)
+    check(Copy(tmp_path, seed, spark), kills=int(os.environ.get("TXNLOG_KILLS", "1000")))
+
+
+def check(copied: Copy, kills: int) -> None:
     try:
         copied.run(kills)
         end = copied.finish()
