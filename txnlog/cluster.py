@@ -297,7 +297,7 @@ class Cluster(Root):
     # -- snapshots -------------------------------------------------------------------------------
 
     def snapshot(self, name: str | None = None, *, ttl_ms: int | None = None) -> Snapshot:
-        """All topics, and the offsets of all groups, at one boundary between transactions.
+        """All topics, enlisted tables and offsets of groups at one boundary between transactions.
 
         No writer is stopped. With a name it is kept until `ttl_ms` (default: 7 days) have passed:
         its files and the versions of its logs stay. Without one it can be read for as long as these

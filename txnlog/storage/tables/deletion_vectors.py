@@ -34,14 +34,9 @@ def deleted_rows(store: ObjectStore, vector: DeletionVector) -> Rows:
     Raises ValueError for a vector that cannot be read, ObjectNotFoundError.
     """
     try:
-        rows = _decoded(_bytes(store, vector))
-    except (struct.error, KeyError, IndexError) as error:
-        raise ValueError(f"its deletion vector is truncated or garbled ({error!r})") from error
-    if len(rows) != vector.cardinality:
-        raise ValueError(
-            f"its deletion vector has {len(rows)} rows, the log says {vector.cardinality}"
-        )
-    return rows
+        return _decoded(_bytes(store, vector), vector.cardinality)
+    except (struct.error, KeyError, ValueError) as error:
+        raise ValueError(f"its deletion vector cannot be read: {error}") from error
 
 
 def _bytes(store: ObjectStore, vector: DeletionVector) -> bytes:
@@ -49,7 +44,7 @@ def _bytes(store: ObjectStore, vector: DeletionVector) -> bytes:
     if vector.storage_type == "i":
         return _base85(text)[: vector.size_in_bytes]
     if vector.storage_type != "u":
-        raise ValueError(f"its deletion vector is outside of the table, at {text!r}")
+        raise ValueError(f"it is outside of the table, at {text!r}")
     folder, encoded = text[:-_UUID_CHARS], text[-_UUID_CHARS:]
     name = f"deletion_vector_{uuid.UUID(bytes=_base85(encoded))}.bin"
     data = store.get(f"{folder}/{name}" if folder else name)
@@ -60,7 +55,7 @@ def _bytes(store: ObjectStore, vector: DeletionVector) -> bytes:
     if size_bytes != (vector.size_in_bytes,) or struct.unpack(">I", checksum) != (
         zlib.crc32(found),
     ):
-        raise ValueError(f"its deletion vector in {name} is damaged")
+        raise ValueError(f"{name} is damaged")
     return found
 
 
@@ -75,22 +70,23 @@ def _base85(text: str) -> bytes:
     return bytes(found)
 
 
-def _decoded(data: bytes) -> Rows:
+def _decoded(data: bytes, cardinality: int) -> Rows:
     magic, count = struct.unpack_from("<IQ", data)
     if magic != _MAGIC:
-        raise ValueError(f"its deletion vector has the unknown format {magic}")
-    at, parts = 12, []
+        raise ValueError(f"unknown format {magic}")
+    at, left, parts = 12, cardinality, [np.zeros(0, np.uint64)]
     for _ in range(count):
         (high,) = struct.unpack_from("<I", data, at)
-        low, at = _bitmap(data, at + 4)
+        low, at = _bitmap(data, at + 4, left)
+        left -= len(low)
         parts.append(low + (np.uint64(high) << np.uint64(32)))
-        if at > len(data):
-            raise IndexError(at)
-    return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
+    if left:
+        raise ValueError(f"it has {cardinality - left} rows, the log says {cardinality}")
+    return np.concatenate(parts)
 
 
-def _bitmap(data: bytes, at: int) -> tuple[Rows, int]:
-    """A 32-bit Roaring bitmap, and where it ends."""
+def _bitmap(data: bytes, at: int, rows_max: int) -> tuple[Rows, int]:
+    """A 32-bit Roaring bitmap of so many rows at most, and where it ends."""
     (cookie,) = struct.unpack_from("<I", data, at)
     at += 4
     runs = b""
@@ -102,8 +98,10 @@ def _bitmap(data: bytes, at: int) -> tuple[Rows, int]:
         (size,) = struct.unpack_from("<I", data, at)
         at += 4
     else:
-        raise ValueError(f"its deletion vector has an unknown bitmap ({cookie})")
+        raise ValueError(f"unknown bitmap {cookie}")
     header = np.frombuffer(data, "<u2", 2 * size, at).astype(np.uint64).reshape(size, 2)
+    if int(header[:, 1].sum()) + size > rows_max:
+        raise ValueError("it has more rows than the log says")
     at += 4 * size
     if not runs or size >= _OFFSETS_FROM:
         at += 4 * size
@@ -112,6 +110,8 @@ def _bitmap(data: bytes, at: int) -> tuple[Rows, int]:
         if runs and runs[number // 8] >> number % 8 & 1:
             (length,) = struct.unpack_from("<H", data, at)
             pairs = np.frombuffer(data, "<u2", 2 * length, at + 2).astype(np.uint64)
+            if int(pairs[1::2].sum()) + length != int(last) + 1:
+                raise ValueError("its runs do not fit their number of rows")
             spans = [
                 np.arange(start, start + more + np.uint64(1), dtype=np.uint64)
                 for start, more in pairs.reshape(length, 2)
