@@ -65,7 +65,9 @@ def check(cluster: Cluster, snapshot: Snapshot, *, at_least: set[str] = frozense
     assert orders == stock
     assert orders >= at_least
     position = snapshot.offsets.get(GROUP, {}).get("input", {}).get(0, 0)
-    assert position == max((10 * int(name) for name in orders if name.isdigit()), default=0)
+    numbers = sorted(int(name) for name in orders if name.isdigit())
+    assert numbers == [*range(1, len(numbers) + 1)]
+    assert position == 10 * len(numbers)
     return orders
 
 
@@ -75,6 +77,9 @@ class Writer:
     def __init__(self, shared: SharedMemory, tid: str = "tx") -> None:
         self.cluster = process(shared)
         self.row = owned(self.cluster, "run", tid=tid)
+        later = next(n for n in range(99) if self.cluster.shard_of(f"b{n}") > 0)
+        assert self.cluster.shard_of("tx") == 0
+        self.successor = owned(self.cluster, "b", tid=f"b{later}")
         self.number = 0
 
     def commit(self) -> None:
@@ -107,6 +112,17 @@ class Writer:
             lambda row: prepare_floor(row, group_id=GROUP, holder=holder, by="b", now_ms=0),
         )
 
+    def hand_over(self) -> None:
+        """Another reader of the group goes on, under an id of the shard that is read later."""
+        self.commit()
+        cluster = self.cluster
+        generation = cluster.groups.start(GROUP)
+        start = 10 * self.number
+        self.number += 1
+        offsets = [consumed(start, start + 10, generation=generation)]
+        batches = both(cluster, str(self.number))
+        cluster.coordinator.commit(self.successor, batches, offsets=offsets)
+
     def compact(self) -> None:
         """Merge all batches of each topic, as compaction does."""
         self.commit()
@@ -138,6 +154,7 @@ ACTS: dict[str, Callable[[Writer], None]] = {
     "eager": Writer.commit_eagerly,
     "once": Writer.commit_once,
     "floor": Writer.raise_floor,
+    "hand over": Writer.hand_over,
     "compact": Writer.compact,
 }
 

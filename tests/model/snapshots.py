@@ -33,6 +33,7 @@ from txnlog.protocol.snapshots import (
     TopicVersion,
     decided,
     is_past,
+    is_taken_over,
     offsets_of,
     table_version,
     unpublished,
@@ -57,6 +58,7 @@ MOVED_ONLY = "offsets are those of the groups' rows"
 REAPPLIED = "markers of the groups are ignored: tickets go over a row that has moved on"
 BY_ID = "tickets are applied in the order of producer ids"
 NO_OFFSETS = "offsets are not compared with what is left out"
+NO_TICKETS = "tickets are not compared with those of what is left out"
 TABLE_HEADS = "tables are shown as of their heads"
 CROSSED = "what is published above something that is left out is not looked at"
 UNKNOWN = "a publication that is left out is ignored if its version is not known"
@@ -311,6 +313,9 @@ class Snapshots:
             later = decided(self._pending(state, state.s2))
         if REWRITTEN not in self._broken:
             later = {name: row for name, row in later.items() if name not in pending}
+        is_after = is_taken_over(self._unmoved(state), later.values())
+        if is_after and NO_TICKETS not in self._broken:
+            return self._begin_again(state)
         snapshot = Snapshot(at_ms=0, topics={}, offsets=self._offsets(state))
         for at, topic in enumerate(self._topics):
             if topic in state.missing and BLOCKED_SHOWN not in self._broken:
@@ -389,13 +394,19 @@ class Snapshots:
             assert made is not None
             groups |= {group.group_id: group for group in made.groups}
             markers |= made.txns if self._world[name].topics else {}
-        s0 = state.s1 if NO_S0 in self._broken else state.s0
-        rows = [*self._pending(state, s0), *self._commits(state, s0, state.s1)]
+        rows = self._unmoved(state)
         if MOVED_ONLY in self._broken:
             rows = []
         if BY_ID in self._broken:
             rows = [_without_order(row) for row in rows]
         return offsets_of(groups, {} if REAPPLIED in self._broken else markers, rows)
+
+    def _unmoved(self, state: State) -> list[TransactionMetadata]:
+        """What was decided, and not completed, when the groups were read, and since."""
+        if not self._has_offsets:
+            return []
+        s0 = state.s1 if NO_S0 in self._broken else state.s0
+        return [*self._pending(state, s0), *self._commits(state, s0, state.s1)]
 
     # -- values of the project ---------------------------------------------------------------------
 
@@ -504,6 +515,8 @@ class Snapshots:
                 return f"{name} was decided before, and is missing"
             if shown[name] and tx.cause and not shown[tx.cause]:
                 return f"{name} is visible without its cause"
+            if shown[name] and tx.after and tx.ticket and not shown[tx.after]:
+                return f"{name} is visible without what its group has read before"
         expected: dict[str, dict[int, int]] = {}
         for name, tx in self._world.items():
             is_shown = shown[name] if tx.topics else name in state.moved[: state.groups]

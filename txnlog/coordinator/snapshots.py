@@ -37,6 +37,7 @@ from txnlog.protocol.snapshots import (
     TopicRead,
     decided,
     is_past,
+    is_taken_over,
     offsets_of,
     table_version,
     unpublished,
@@ -106,6 +107,8 @@ def _try(root: Root, decisions: _Decisions) -> Snapshot | None:
     carried = {ticket.group_id for row in unmoved.values() for ticket in row.moves}
     numbers = {shard.number for shard in shards}
     if not decisions.is_whole or any(root.offsets_shard_of(one) not in numbers for one in carried):
+        return None
+    if is_taken_over(unmoved.values(), later):
         return None
     offsets: Offsets = {}
     for shard, (rows, markers) in zip(shards, groups, strict=True):

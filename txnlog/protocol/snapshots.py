@@ -13,8 +13,9 @@ A row of a table does not say whose it is. So a table is shown as of the version
 publication that is left out; if one that is shown came after that, the snapshot is begun again.
 
 The shards are read one by one. So what is left out may have been read, and its effect be decided in
-a shard that was read later: a group is then past a batch that is left out, and the snapshot is
-begun again. Offsets are all that tells this order.
+a shard that was read later: a group is then past a batch that is left out. Or another reader of the
+group has gone on from the offsets of what is left out, with a newer ticket for the same partition.
+In both cases the snapshot is begun again. Offsets and tickets are all that tells this order.
 
 Leaving out needs the headers. Where files were removed from a topic since before the second read,
 a batch may be in a segment, or a record may be gone that a newer one of its key superseded: then
@@ -210,6 +211,25 @@ def is_past(offsets: Offsets, topic: str, state: TopicState, one: TopicVersion) 
         if partition < len(state.partitions)
         for batch in state.partitions[partition].batches
     )
+
+
+def is_taken_over(
+    shown: Iterable[TransactionMetadata], later: Iterable[TransactionMetadata]
+) -> bool:
+    """Whether what is shown goes on from offsets of what is left out: begin again."""
+    newest: dict[tuple[str, str, int], int] = {}
+    for row in shown:
+        for place, ticket in _tickets(row):
+            newest[place] = max(ticket, newest.get(place, -1))
+    return any(newest.get(place, -1) > ticket for row in later for place, ticket in _tickets(row))
+
+
+def _tickets(row: TransactionMetadata) -> Iterator[tuple[tuple[str, str, int], int]]:
+    """Group, topic and partition of the offsets that a row moves, with the ticket."""
+    for carried in row.moves:
+        for topic, offsets in carried.offsets.items():
+            for partition in offsets:
+                yield (carried.group_id, topic, partition), carried.ticket
 
 
 def offsets_of(
