@@ -12,8 +12,7 @@ floor was raised), and completions; a completion may also be part of the id's ne
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -32,6 +31,7 @@ from txnlog.protocol.snapshots import (
     TopicRead,
     TopicVersion,
     decided,
+    drawn_in,
     is_past,
     is_taken_over,
     offsets_of,
@@ -60,7 +60,9 @@ BY_ID = "tickets are applied in the order of producer ids"
 NO_OFFSETS = "offsets are not compared with what is left out"
 NO_TICKETS = "tickets are not compared with those of what is left out"
 TABLE_HEADS = "tables are shown as of their heads"
-CROSSED = "what is published above something that is left out is not looked at"
+CROSSED = "what was published in a table before something that is shown is not shown, too"
+SAME_ID = "what is shown, too, is shown without what its id has done before"
+DRAWN_UNMOVED = "the offsets of what is shown, too, are not"
 UNKNOWN = "a publication that is left out is ignored if its version is not known"
 TABLE_UNHELPED = "parts of tables are not published"
 TABLE_OLD = "a table is shown as it was before the first publication since the reader began"
@@ -98,7 +100,8 @@ class State(NamedTuple):
     """The logs, and what the reader of the snapshot has read: lengths of them.
 
     `begun` are the lengths of the topics' and tables' logs then, `missing` tables that did not take
-    a part. `found` is (versions and exclusions, offsets) at the end; () until then.
+    a part, `drawn` what is shown though it was decided later. `found` is (versions and exclusions,
+    offsets) at the end; () until then.
     """
 
     shards: tuple[tuple[str, ...], ...]
@@ -115,6 +118,7 @@ class State(NamedTuple):
     must: frozenset[str] | None = None
     begun: tuple[int, ...] = ()
     missing: str = ""
+    drawn: frozenset[str] = frozenset()
     found: tuple[object, ...] = ()
 
 
@@ -136,6 +140,7 @@ class Snapshots:
         self._removes = removes
         self._broken = broken
         self._rows = {name: self._row(name) for name in world}
+        self._names = {row.transaction: name for name, row in self._rows.items()}
         self._states: dict[tuple[str, tuple[str, ...]], TopicState] = {}
         self._has_offsets = any(tx.ticket for tx in world.values())
 
@@ -269,16 +274,17 @@ class Snapshots:
         """Publish one that is missing, then read the heads again."""
         if NO_HELP in self._broken or HEADS_FIRST in self._broken:
             return "reader goes on", further
-        for row in self._unpublished(state, self._pending(state, state.s1)):
+        for row in self._unpublished(state, self._shown(state)):
             after = state._replace(phase=self.plan.index("heads"), heads=())
-            for topic in self._world[row.transactional_id].topics:
-                if row.transactional_id in self._log(state, topic):
+            name = self._names[row.transaction]
+            for topic in self._world[name].topics:
+                if name in self._log(state, topic):
                     continue
                 if _is_blocked(self._log(state, topic)):
                     after = after._replace(missing="".join(sorted({*after.missing, topic})))
                 else:
-                    after = self._publish(after, row.transactional_id, topic)
-            return f"reader publishes {row.transactional_id}", after
+                    after = self._publish(after, name, topic)
+            return f"reader publishes {name}", after
         return "reader goes on", further
 
     def _unpublished(
@@ -307,12 +313,17 @@ class Snapshots:
         ]
 
     def _end(self, state: State) -> tuple[str, State]:
-        pending = decided(self._pending(state, state.s1))
+        shown_rows = decided(self._shown(state))
         later = decided(self._commits(state, state.s1, state.s2))
         if ROWS_ONLY in self._broken:
             later = decided(self._pending(state, state.s2))
         if REWRITTEN not in self._broken:
-            later = {name: row for name, row in later.items() if name not in pending}
+            later = {name: row for name, row in later.items() if name not in shown_rows}
+        drawn = [] if CROSSED in self._broken else self._drawn_in(state, later.values())
+        if drawn:
+            names = state.drawn | {self._names[row.transaction] for row in drawn}
+            again = state._replace(phase=self.plan.index("heads"), heads=(), s2=(), drawn=names)
+            return f"reader shows {', '.join(sorted(names))}, too", again
         is_after = is_taken_over(self._unmoved(state), later.values())
         if is_after and NO_TICKETS not in self._broken:
             return self._begin_again(state)
@@ -347,25 +358,45 @@ class Snapshots:
     def _table_version(
         self, state: State, at: int, later: Collection[TransactionMetadata]
     ) -> int | None:
-        log = state.topics[at][: state.heads[at]]
-        known = state.before[at] + 1
-        if self._is_cold and not state.tries:
-            known = 1 + max((n for n, what in enumerate(log) if what == CHECKPOINT), default=-1)
-        table = self._table(self._topics[at], log, known)
+        table = self._table_read(state, at)
         if TABLE_HEADS in self._broken:
             return table.version
         if TABLE_OLD in self._broken:
-            return min([version for version, _, _ in table.recent], default=len(log)) - 1
+            return min([version for version, _, _ in table.recent], default=table.version + 1) - 1
         names = {(app_id_of(CLUSTER, row.producer_id), row.txn_epoch): row for row in later}
-        if CROSSED in self._broken:
-            table.recent = deque(one for one in table.recent if one[1:] in names)
         if UNKNOWN in self._broken:
             later = [names[one[1:]] for one in table.recent if one[1:] in names]
         return table_version(table, CLUSTER, later)
 
+    def _table_read(self, state: State, at: int) -> TableState:
+        log = state.topics[at][: state.heads[at]]
+        known = state.before[at] + 1
+        if self._is_cold and not state.tries:
+            known = 1 + max((n for n, what in enumerate(log) if what == CHECKPOINT), default=-1)
+        return self._table(self._topics[at], log, known)
+
+    def _drawn_in(
+        self, state: State, later: Iterable[TransactionMetadata]
+    ) -> list[TransactionMetadata]:
+        tables = [
+            self._table_read(state, at)
+            for at, topic in enumerate(self._topics)
+            if topic.isupper() and topic not in state.missing
+        ]
+        if SAME_ID in self._broken:
+            later = [replace(row, transactional_id=str(row.transaction)) for row in later]
+            found = {row.transaction for row in drawn_in(tables, CLUSTER, later)}
+            return [row for row in self._rows.values() if row.transaction in found]
+        return drawn_in(tables, CLUSTER, later)
+
+    def _shown(self, state: State) -> list[TransactionMetadata]:
+        drawn = [self._rows[name] for name in sorted(state.drawn)]
+        return [*self._pending(state, state.s1), *drawn]
+
     def _begin_again(self, state: State) -> tuple[str, State]:
         again = state._replace(phase=0, tries=state.tries + 1)
         again = again._replace(s0=(), groups=-1, s1=(), heads=(), s2=(), missing="")
+        again = again._replace(drawn=frozenset())
         if again.tries == TRIES_MAX:
             return "reader gives up", again._replace(phase=len(self.plan))
         return "reader begins again", again
@@ -406,7 +437,9 @@ class Snapshots:
         if not self._has_offsets:
             return []
         s0 = state.s1 if NO_S0 in self._broken else state.s0
-        return [*self._pending(state, s0), *self._commits(state, s0, state.s1)]
+        drawn = [] if DRAWN_UNMOVED in self._broken else sorted(state.drawn)
+        found = [*self._pending(state, s0), *self._commits(state, s0, state.s1)]
+        return found + [self._rows[name] for name in drawn]
 
     # -- values of the project ---------------------------------------------------------------------
 
@@ -420,7 +453,7 @@ class Snapshots:
             offsets={self._input(tx): {tx.partition: self._end_offset(name)}},
         )
         return TransactionMetadata(
-            transactional_id=name,
+            transactional_id=str(tx.producer_id),
             producer_id=tx.producer_id,
             producer_epoch=tx.epoch,
             txn_epoch=tx.epoch,
@@ -515,8 +548,8 @@ class Snapshots:
                 return f"{name} was decided before, and is missing"
             if shown[name] and tx.cause and not shown[tx.cause]:
                 return f"{name} is visible without its cause"
-            if shown[name] and tx.after and tx.ticket and not shown[tx.after]:
-                return f"{name} is visible without what its group has read before"
+            if shown[name] and tx.after and not shown[tx.after]:
+                return f"{name} is visible without what its id, or its group, has done before"
         expected: dict[str, dict[int, int]] = {}
         for name, tx in self._world.items():
             is_shown = shown[name] if tx.topics else name in state.moved[: state.groups]

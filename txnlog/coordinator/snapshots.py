@@ -36,6 +36,7 @@ from txnlog.protocol.snapshots import (
     TableVersion,
     TopicRead,
     decided,
+    drawn_in,
     is_past,
     is_taken_over,
     offsets_of,
@@ -84,8 +85,8 @@ def take_snapshot(root: Root) -> Snapshot:
         root.store.back_off(attempt)
     raise ConcurrentTransactionsError(
         f"{root}: {TRIES_MAX} times in a row compaction or retention has removed files from a "
-        "topic, transactions were published in a table in another order than they were decided, or "
-        "a group went on, while the snapshot was taken; try again."
+        "topic, transactions went on, or a table made checkpoints, while the snapshot was taken; try "
+        "again."
     )
 
 
@@ -101,14 +102,25 @@ def _try(root: Root, decisions: _Decisions) -> Snapshot | None:
         decisions.read()
     pending = decisions.pending()
     unmoved |= decisions.take()
-    heads = _published(root, pending.values())
-    decisions.read()
-    later = [row for name, row in decisions.take().items() if name not in pending]
+    shown, later = dict(pending), dict[ProducerIdAndEpoch, TransactionMetadata]()
+    for _ in range(TRIES_MAX):
+        heads = _published(root, shown.values())
+        decisions.read()
+        later |= {name: row for name, row in decisions.take().items() if name not in shown}
+        states = [state for _, state in heads.tables.values()]
+        drawn = decided(drawn_in(states, root.cluster_id, later.values()))
+        if not drawn:
+            break
+        shown |= drawn
+        unmoved |= drawn
+        later = {name: row for name, row in later.items() if name not in drawn}
+    else:
+        return None
     carried = {ticket.group_id for row in unmoved.values() for ticket in row.moves}
     numbers = {shard.number for shard in shards}
     if not decisions.is_whole or any(root.offsets_shard_of(one) not in numbers for one in carried):
         return None
-    if is_taken_over(unmoved.values(), later):
+    if is_taken_over(unmoved.values(), later.values()):
         return None
     offsets: Offsets = {}
     for shard, (rows, markers) in zip(shards, groups, strict=True):
@@ -122,13 +134,13 @@ def _try(root: Root, decisions: _Decisions) -> Snapshot | None:
     for name, topic in heads.topics.items():
         log = topic.log
         read = TopicRead(topic.view, log.version, log.removed_at, before.get(name, -1))
-        one = version_of(name, read, later)
+        one = version_of(name, read, later.values())
         if one is None or is_past(offsets, name, topic.view, one):
             return None
         versions[name] = one
     tables = {}
     for name, (table, state) in heads.tables.items():
-        version = table_version(state, root.cluster_id, later)
+        version = table_version(state, root.cluster_id, later.values())
         if version is None:
             return None
         tables[name] = TableVersion(url=table.url, table_id=table.table_id, version=version)

@@ -10,7 +10,8 @@ read, and not by the second, is left out: by its producer id and epoch, which th
 batches has.
 
 A row of a table does not say whose it is. So a table is shown as of the version before the first
-publication that is left out; if one that is shown came after that, the snapshot is begun again.
+publication that is left out. What was published before one that is shown cannot be left out: it is
+shown, too, and the topics, the tables and the shards are read once more.
 
 The shards are read one by one. So what is left out may have been read, and its effect be decided in
 a shard that was read later: a group is then past a batch that is left out. Or another reader of the
@@ -152,27 +153,57 @@ def without_part(
     ]
 
 
+def drawn_in(
+    states: Iterable[TableState], cluster_id: str, later: Iterable[TransactionMetadata]
+) -> list[TransactionMetadata]:
+    """What of `later`, in the order of decisions, is shown nevertheless: it was published in a
+    table before something that is shown, or its id has gone on to such a transaction.
+    """
+    left = {_name(cluster_id, row): row for row in later}
+    recent = [_recent(state, cluster_id) for state in states]
+    drawn: list[TransactionMetadata] = []
+    while True:
+        more: set[_Name] = set()
+        for published in recent:
+            end = max((version for version, name in published if name not in left), default=-1)
+            more |= {name for version, name in published if name in left and version < end}
+        gone_on = set()
+        for name, row in reversed(left.items()):
+            if name in more or row.transactional_id in gone_on:
+                gone_on.add(row.transactional_id)
+                more.add(name)
+        if not more:
+            return drawn
+        drawn += [left.pop(name) for name in more]
+
+
 def table_version(
     state: TableState, cluster_id: str, later: Iterable[TransactionMetadata]
 ) -> int | None:
     """The newest version of a table without what was decided `later`; None: begin again."""
-    left_out = {
-        (app_id_of(cluster_id, row.producer_id), row.txn_epoch) for row in _of_table(later, state)
-    }
+    left_out = {_name(cluster_id, row) for row in _of_table(later, state)}
     there = {name for name in left_out if state.txns.get(name[0], -1) >= name[1]}
-    if not there:
-        return state.version
-    recent = [
+    recent = _recent(state, cluster_id)
+    if not there <= {name for _, name in recent}:
+        return None
+    return min((version - 1 for version, name in recent if name in there), default=state.version)
+
+
+_Name = tuple[str, int]
+"""The appId and version by which tables know a transaction."""
+
+
+def _name(cluster_id: str, row: TransactionMetadata) -> _Name:
+    return app_id_of(cluster_id, row.producer_id), row.txn_epoch
+
+
+def _recent(state: TableState, cluster_id: str) -> list[tuple[int, _Name]]:
+    """Versions of the table, with the transactions of the cluster that were published there."""
+    return [
         (version, (app_id, epoch))
         for version, app_id, epoch in state.recent
         if app_id.startswith(app_ids_of(cluster_id))
     ]
-    if not there <= {name for _, name in recent}:
-        return None
-    end = min(version for version, name in recent if name in there)
-    if any(version > end and name not in left_out for version, name in recent):
-        return None
-    return end - 1
 
 
 def _of_table(
