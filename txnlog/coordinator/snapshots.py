@@ -85,7 +85,7 @@ def take_snapshot(root: Root) -> Snapshot:
         root.store.back_off(attempt)
     raise ConcurrentTransactionsError(
         f"{root}: {TRIES_MAX} times in a row compaction or retention has removed files from a "
-        "topic, transactions went on, or a table made checkpoints, while the snapshot was taken; try "
+        "topic, a table got a checkpoint, or a group went on, while the snapshot was taken; try "
         "again."
     )
 
