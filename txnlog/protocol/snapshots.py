@@ -160,7 +160,7 @@ def drawn_in(
     table before something that is shown, or its id has gone on to such a transaction.
     """
     left = {_name(cluster_id, row): row for row in later}
-    recent = [_recent(state, cluster_id) for state in states]
+    recent = [_recent(state, cluster_id) for state in states if left]
     drawn: list[TransactionMetadata] = []
     while True:
         more: set[_Name] = set()
@@ -183,7 +183,7 @@ def table_version(
     """The newest version of a table without what was decided `later`; None: begin again."""
     left_out = {_name(cluster_id, row) for row in _of_table(later, state)}
     there = {name for name in left_out if state.txns.get(name[0], -1) >= name[1]}
-    recent = _recent(state, cluster_id)
+    recent = _recent(state, cluster_id) if there else []
     if not there <= {name for _, name in recent}:
         return None
     return min((version - 1 for version, name in recent if name in there), default=state.version)
