@@ -78,14 +78,17 @@ def test_vacuum_keeps_what_a_removed_file_may_be_read_for() -> None:
     assert data(staged_files(shared)) == {PurePosixPath(path).name}
 
 
-def test_vacuum_keeps_what_a_named_snapshot_shows() -> None:
-    """Also if the table has forgotten the tombstone, and if the version cannot be read."""
+def test_vacuum_keeps_what_a_named_snapshot_shows(caplog: pytest.LogCaptureFixture) -> None:
+    """Also if the table has forgotten the tombstone, and if the version cannot be read. What other
+    tools may delete, it cannot keep: creating the snapshot says so.
+    """
     shared = world()
     cluster = begun(shared)
     row = owned(cluster, "run")
     cluster.coordinator.commit(row, Staging(frozenset(), tuple, appended(cluster, 1)))
     recover(shared)
     cluster.snapshot("kept", ttl_ms=2 * WEEK_MS)
+    assert "may lose what the snapshot shows after 7.0 days" in caplog.text
     table = ForeignTable(shared)
     (path,) = [a["add"]["path"] for a in table.commits()[-1] if "add" in a]
     table.commit({"remove": {"path": path, "deletionTimestamp": 0}})
