@@ -60,8 +60,10 @@ from txnlog.admin.root_configs import OnStep
 from txnlog.admin.root_state import read_root
 from txnlog.admin.tables import TableDescription
 from txnlog.admin.upkeep import HousekeepingDescription, describe_housekeeping
-from txnlog.cluster import Cluster
+from txnlog.cluster import Cluster, fsync_from_environment, settings_from_environment
 from txnlog.consuming.lookups import describe_topics
+from txnlog.coordinator.copies import CopyReport, OnCopied, check_apart, copy_root
+from txnlog.coordinator.root import Root
 from txnlog.messages import ClusterMetadata, TopicPartition
 from txnlog.process.caches import local_path
 from txnlog.process.failures import unexpected
@@ -73,7 +75,7 @@ from txnlog.protocol.states import TransactionState
 from txnlog.repairing.repair import WATCH_MS_DEFAULT, Repair
 from txnlog.settings import arguments
 from txnlog.settings.config import parse_config
-from txnlog.settings.roots import redacted_url
+from txnlog.settings.roots import checked_root, redacted_url
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.topic_log import TopicLog
 from txnlog.verifying.report import (
@@ -557,15 +559,13 @@ class AdminClient:
         wanted = checked_settings(settings)
         report = arguments.function("progress", progress) or no_progress
 
-        def check() -> Verification:
-            if self._cluster is not None:
-                store = self._cluster.store
-            else:
-                # Opening a damaged cluster would fail.
-                store = ObjectStore.from_url(self._config.root, self._config.storage, create=False)
-            return verify(store, wanted, progress=report)
+        return _done(lambda: verify(self._store(), wanted, progress=report))
 
-        return _done(check)
+    def _store(self) -> ObjectStore:
+        """Opened without the cluster, which would fail for a damaged one."""
+        if self._cluster is not None:
+            return self._cluster.store
+        return ObjectStore.from_url(self._config.root, self._config.storage, create=False)
 
     def repair(
         self,
@@ -597,6 +597,40 @@ class AdminClient:
 
         return _done(repair)
 
+    def backup(
+        self,
+        destination: str,
+        *,
+        deep: bool = False,
+        progress: OnCopied | None = None,
+    ) -> Future[CopyReport]:
+        """Copy the root, as of a snapshot, to another place, which is a root of its own then.
+
+        Writers go on. `destination` is empty, or has an earlier copy of this root: then only new
+        files are copied. A copy that was interrupted is continued. At the end it is verified,
+        `deep` as in VerifySettings. Delta tables of others are not copied.
+        `progress(topic, bytes done, bytes in all)` is called for progress.
+        Errors: ConfigError for a place that has something else, CorruptLogError if what was copied
+        is damaged, ConcurrentTransactionsError if another process copies there, StorageError.
+        """
+        url = checked_root(destination)
+        settings = VerifySettings(deep=arguments.flag("deep", deep))
+        report = arguments.function("progress", progress) or _not_reported
+
+        def copy() -> CopyReport:
+            origin = Root(self._store(), settings=settings_from_environment())
+            target = origin.store.beside(url)
+            check_apart(origin.root, target.url)
+
+            def check() -> None:
+                verify(target, settings).check()
+
+            return copy_root(
+                origin, target, check=check, fsync=fsync_from_environment(), report=report
+            )
+
+        return _done(copy)
+
     # -- inside ----------------------------------------------------------------------------------
 
     def _one(self, act: Callable[[], V]) -> Future[V]:
@@ -614,6 +648,10 @@ class AdminClient:
         checked = arguments.each("requests", requests, group_partitions)
         by_group = {request.group_id: request for request in checked}
         return self._each(by_group, lambda name: act(by_group[name]))
+
+
+def _not_reported(topic: str, done_bytes: int, total_bytes: int) -> None:
+    """Reports no progress."""
 
 
 def _done(act: Callable[[], V]) -> Future[V]:

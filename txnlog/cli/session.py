@@ -228,9 +228,12 @@ def given_root(context: typer.Context) -> str | None:
     root: str | None = main.params.get("root")
     source = main.get_parameter_source("root")
     is_typed = source is not None and source.name == "COMMANDLINE"
-    if root is None or not is_typed or not _RELATIVE.fullmatch(root):
-        return root
-    return os.path.abspath(root)
+    return root if root is None or not is_typed else typed_root(root)
+
+
+def typed_root(root: str) -> str:
+    """A root that was typed: a relative path is one of the working directory."""
+    return os.path.abspath(root) if _RELATIVE.fullmatch(root) else root
 
 
 def parse_storage(given: Sequence[str]) -> StoreSettings | None:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from txnlog.errors import ConfigError, NotCoordinatorError, TxnLogError, UnknownTableError
 from txnlog.process.failures import Failures, caught
+from txnlog.protocol.copies import Copy
 from txnlog.protocol.enlisted.registry import EnlistedTable
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.leases import Lease
@@ -21,7 +22,7 @@ from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.storage.delta.log_settings import LogSettings
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables import cluster_log
-from txnlog.storage.tables.cluster_log import ClusterLog, LeaseReading
+from txnlog.storage.tables.cluster_log import ClusterLog, LeaseReading, check_format
 from txnlog.storage.tables.enlisted_log import EnlistedLog
 from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
 from txnlog.storage.tables.topic_log import TopicLog
@@ -148,13 +149,13 @@ class Root:
 
         Raises NotCoordinatorError if it belongs to another cluster.
         """
-        return self._offsets_shard(self.offsets_shard_of(group_id))
+        return self.offsets_shard(self.offsets_shard_of(group_id))
 
     def find_offsets_log(self, group_id: str) -> OffsetsLog | None:
         """The same for a reader: None if that shard does not exist yet, nor any group in it."""
         number = self.offsets_shard_of(group_id)
         is_there = number in self._offsets or offsets_table(number) in self._created()
-        return self._offsets_shard(number) if is_there else None
+        return self.offsets_shard(number) if is_there else None
 
     def offsets_shards(self) -> list[OffsetsLog]:
         """The shards of the consumer offsets that any process has created, by number.
@@ -162,14 +163,14 @@ class Root:
         Tailed to their heads, together.
         """
         numbers = self._offsets_numbers()
-        tails = self._tails(numbers, self._offsets, self._offsets_shard)
+        tails = self._tails(numbers, self._offsets, self.offsets_shard)
         return self._read_together(zip(map(offsets_table, numbers), tails, strict=True))
 
     def known_offsets_shards(self) -> list[OffsetsLog]:
         """The same, of those that the last read of `__cluster` has shown."""
         count = self.offsets_shards_count
         numbers = [n for n in range(count) if self._meta.was_created(offsets_table(n))]
-        tails = self._tails(numbers, self._offsets, self._offsets_shard)
+        tails = self._tails(numbers, self._offsets, self.offsets_shard)
         return self._read_together(zip(map(offsets_table, numbers), tails, strict=True))
 
     def offsets_handles(self) -> list[OffsetsLog]:
@@ -204,7 +205,8 @@ class Root:
         """Which shard of the consumer offsets holds this group."""
         return shard_number(group_id, self.offsets_shards_count)
 
-    def _offsets_shard(self, number: int) -> OffsetsLog:
+    def offsets_shard(self, number: int) -> OffsetsLog:
+        """A shard of the consumer offsets, created on first use; raises as `shard`."""
         log = self._offsets.get(number)
         if log is None:
             opened = OffsetsLog(self.store, number, settings=self.settings)
@@ -220,7 +222,7 @@ class Root:
         return [
             *zip(
                 map(offsets_table, offsets),
-                self._tails(offsets, self._offsets, self._offsets_shard),
+                self._tails(offsets, self._offsets, self.offsets_shard),
                 strict=True,
             ),
             *zip(
@@ -385,6 +387,34 @@ class Root:
         """See ClusterLog.change_pins."""
         with self._opening:
             self._meta.change_pins(decide)
+
+    # -- copies ----------------------------------------------------------------------------------
+
+    def read_copy(self) -> Copy | None:
+        """What the root says of itself as a copy; None: it is none, or there is no root.
+
+        Raises UnsupportedProtocolError for a root of another format.
+        """
+        with self._opening:
+            self._meta.refresh()
+            if self._meta.version >= 0:
+                check_format(self._meta.format, self.root)
+            return self._meta.copy
+
+    def begin_copy(self, copy: Copy, *, shards: int, offsets_shards: int, fsync: bool) -> None:
+        """See ClusterLog.begin_copy."""
+        with self._opening:
+            self._meta.begin_copy(copy, shards=shards, offsets_shards=offsets_shards, fsync=fsync)
+
+    def end_copy(self, run: str, file: str) -> None:
+        """See ClusterLog.end_copy."""
+        with self._opening:
+            self._meta.end_copy(run, file)
+
+    @property
+    def producer_ids_end(self) -> int:
+        """See ClusterLog.producer_ids_end."""
+        return self._meta.producer_ids_end
 
     def leases_age_ms(self) -> int:
         """How long no lease has changed, at least, by the store's clock."""

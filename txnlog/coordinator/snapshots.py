@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from txnlog.coordinator.finishing import publish
 from txnlog.coordinator.root import Root
@@ -30,6 +31,7 @@ from txnlog.protocol.enlisted.actions import TableState
 from txnlog.protocol.enlisted.registry import EnlistedTable, find_enlisted
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import ProducerIdAndEpoch, TransactionMetadata
+from txnlog.protocol.shards import STATE_PREFIX
 from txnlog.protocol.snapshots import (
     Offsets,
     Snapshot,
@@ -46,11 +48,12 @@ from txnlog.protocol.snapshots import (
     without_part,
 )
 from txnlog.protocol.topics import may_be_topic
+from txnlog.storage.delta.actions import Commit
 from txnlog.storage.delta.as_of import StoreAtVersions
 from txnlog.storage.delta.log_settings import LogSettings
 from txnlog.storage.tables.enlisted_reader import EnlistedReader
 from txnlog.storage.tables.enlisted_rows import read_table
-from txnlog.storage.tables.row_log import TransactionLog, UnreadableRow
+from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog, UnreadableRow
 from txnlog.storage.tables.topic_log import TopicLog
 
 if TYPE_CHECKING:
@@ -58,6 +61,8 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
 logger = logging.getLogger("txnlog")
+
+Log = TypeVar("Log", TopicLog, TransactionLog, OffsetsLog)
 
 TRIES_MAX = 20
 LOOKS = 3
@@ -101,6 +106,8 @@ def _try(root: Root, decisions: _Decisions) -> Snapshot | None:
     if shards:
         decisions.read()
     pending = decisions.pending()
+    read = {shard.path: shard.log.version for shard in decisions.shards}
+    read |= {shard.path: shard.log.version for shard in shards}
     unmoved |= decisions.take()
     shown, later = dict(pending), dict[ProducerIdAndEpoch, TransactionMetadata]()
     for _ in range(TRIES_MAX):
@@ -133,8 +140,8 @@ def _try(root: Root, decisions: _Decisions) -> Snapshot | None:
     versions = {}
     for name, topic in heads.topics.items():
         log = topic.log
-        read = TopicRead(topic.view, log.version, log.removed_at, before.get(name, -1))
-        one = version_of(name, read, later.values())
+        found = TopicRead(topic.view, log.version, log.removed_at, before.get(name, -1))
+        one = version_of(name, found, later.values())
         if one is None or is_past(offsets, name, topic.view, one):
             return None
         versions[name] = one
@@ -145,7 +152,12 @@ def _try(root: Root, decisions: _Decisions) -> Snapshot | None:
             return None
         tables[name] = TableVersion(url=table.url, table_id=table.table_id, version=version)
     return Snapshot(
-        at_ms=at_ms, topics=versions, tables=tables, missing=heads.missing, offsets=offsets
+        at_ms=at_ms,
+        topics=versions,
+        tables=tables,
+        missing=heads.missing,
+        offsets=offsets,
+        shards=read,
     )
 
 
@@ -170,8 +182,13 @@ class _Decisions:
         try:
             yield decisions
         finally:
-            for shard in decisions._shards or ():
+            for shard in decisions.shards:
                 shard.view.watch = None
+
+    @property
+    def shards(self) -> Sequence[TransactionLog]:
+        """The shards, as of the last `read`."""
+        return self._shards or ()
 
     def read(self) -> None:
         """Tail all shards."""
@@ -202,10 +219,10 @@ class _Decisions:
 
     def pending(self) -> dict[ProducerIdAndEpoch, TransactionMetadata]:
         """What is decided and not completed now. Raises CorruptLogError."""
-        for shard in self._shards or ():
+        for shard in self.shards:
             for unreadable in shard.view.rows.unreadable.values():
                 raise unreadable.error.replace()
-        return decided(row for shard in self._shards or () for row in shard.view.rows.values())
+        return decided(row for shard in self.shards for row in shard.view.rows.values())
 
 
 class _Heads(NamedTuple):
@@ -338,15 +355,39 @@ def topic_at(root: Root, name: str, snapshot: Snapshot) -> TopicLog:
             f"{', '.join(sorted(snapshot.topics)) or 'none'}.",
             topic=name,
         )
-    store = StoreAtVersions(root.store, {name: one.version})
-    log = TopicLog(store, name, settings=_PLAIN, cluster_id=root.cluster_id)
+    log = topic_at_version(root, name, one.version)
+    log.view.remove([path for path, batch in log.view.by_path.items() if one.hides(batch)])
+    return log
+
+
+def topic_at_version(
+    root: Root, name: str, version: int, watch: Callable[[str, Commit], object] | None = None
+) -> TopicLog:
+    """The topic at a version, with all that it hides; `watch` as in LogSettings.
+
+    Raises SnapshotNotFoundError if the log no longer shows it.
+    """
+    store = StoreAtVersions(root.store, {name: version})
+    settings = replace(_PLAIN, watch=watch)
+    return _at(TopicLog(store, name, settings=settings, cluster_id=root.cluster_id), version)
+
+
+def rows_at_version(root: Root, table: str, version: int) -> TransactionLog | OffsetsLog:
+    """A row table at a version; raises as `topic_at_version`."""
+    store = StoreAtVersions(root.store, {table: version})
+    number = int(table.rpartition("-")[2])
+    if table.startswith(STATE_PREFIX):
+        return _at(TransactionLog(store, number, settings=_PLAIN), version)
+    return _at(OffsetsLog(store, number, settings=_PLAIN), version)
+
+
+def _at(log: Log, version: int) -> Log:
     try:
         log.refresh()
     except LogGapError as error:
-        raise _gone(log, one.version) from error
-    if log.log.version != one.version:
-        raise _gone(log, one.version)
-    log.view.remove([path for path, batch in log.view.by_path.items() if one.hides(batch)])
+        raise _gone(log, version) from error
+    if log.log.version != version:
+        raise _gone(log, version)
     return log
 
 
@@ -407,9 +448,9 @@ def _gone_table(one: TableVersion, why: str) -> SnapshotNotFoundError:
     )
 
 
-def _gone(log: TopicLog, version: int) -> SnapshotNotFoundError:
+def _gone(log: TopicLog | TransactionLog | OffsetsLog, version: int) -> SnapshotNotFoundError:
     return SnapshotNotFoundError(
-        f"The log of topic {log.name!r} at {log.store.url} no longer has version {version}, which "
-        "the snapshot shows: only named snapshots are kept. Take a new one.",
-        topic=log.name,
+        f"The log of {log.path} at {log.store.url} no longer has version {version}, which the "
+        "snapshot shows: only named snapshots are kept. Take a new one.",
+        table=log.path,
     )

@@ -58,6 +58,8 @@ T = TypeVar("T")
 TTL_MS_DEFAULT = 7 * 86_400_000
 TTL_MS_MAX = 10 * 366 * 86_400_000
 MARGIN_MS = 3_600_000
+LATE_MS = 300_000
+"""Before it expires, in which a snapshot is not renewed: vacuum may look with another clock."""
 
 Offsets = dict[str, dict[str, dict[PartitionNumber, Int64]]]
 """Group -> topic -> partition -> the next offset to read."""
@@ -87,7 +89,8 @@ class Snapshot(JsonObject, frozen=True, kw_only=True):
     """One state of a root: every topic and enlisted table by name, the offsets of every group.
 
     `at_ms` is when it was begun, by the store's clock. `missing`: tables that it does not have, and
-    why.
+    why. `shards`: the version of each row table that existed; what has been decided in those of the
+    transaction log is shown, and nothing later.
     """
 
     at_ms: Int64
@@ -95,6 +98,7 @@ class Snapshot(JsonObject, frozen=True, kw_only=True):
     tables: dict[str, TableVersion] = msgspec.field(default_factory=dict)
     missing: dict[str, str] = msgspec.field(default_factory=dict)
     offsets: Offsets = msgspec.field(default_factory=dict)
+    shards: dict[str, Natural] = msgspec.field(default_factory=dict)
 
 
 class Pin(JsonObject, frozen=True, kw_only=True):
@@ -297,6 +301,13 @@ def kept_from_ms(pins: Iterable[Pin], *, now_ms: int) -> int:
     """
     kept = (pin.at_ms - MARGIN_MS for pin in pins if pin.expires_ms > now_ms)
     return min(kept, default=INT64_MAX)
+
+
+def renewed(pin: Pin | None, *, now_ms: int, ttl_ms: int) -> Pin | None:
+    """The pin, kept for longer; None: it is too late. To be asked again once it is written."""
+    if pin is None or now_ms > pin.expires_ms - LATE_MS:
+        return None
+    return msgspec.structs.replace(pin, expires_ms=max(pin.expires_ms, now_ms + ttl_ms))
 
 
 def check_snapshot_name(name: str) -> str:

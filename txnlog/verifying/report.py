@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from txnlog.errors import CorruptLogError
 from txnlog.protocol.verification import tables as across
 from txnlog.protocol.verification.findings import Finding, Findings, Severity
 from txnlog.settings import arguments
@@ -63,6 +64,15 @@ class Verification:
     def is_complete(self) -> bool:
         """Whether everything could be read."""
         return not self.errors
+
+    def check(self) -> None:
+        """Raise CorruptLogError for damage, or if something could not be read."""
+        found = [f"{one.table}: {one.kind.value}: {one.what}" for one in by_severity(self.findings)]
+        found = [f"{table}: {why}" for table, why in self.errors] + found
+        if self.is_damaged or self.errors:
+            raise CorruptLogError(
+                f"`txnlog verify` finds {len(found)} problems, of which the first is: {found[0]}."
+            )
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:

@@ -174,15 +174,22 @@ class ObjectStore:
 
         Raises ConfigError, also for a local folder that does not exist.
         """
-        here, there = place_of(self.url), place_of(url)
-        is_same = (here and here.cloud) == (there and there.cloud)
-        options = self._options() if is_same else {}
-        opened = ObjectStore.from_url(url, options, create=False, clock=self.clock)
+        opened = self.beside(url, create=False)
         disk = self._disk
         if disk is not None and opened.is_local:
             # What the root records of fsync is for what its transactions write elsewhere, too.
             opened.watch_fsync(lambda: opened.set_fsync(disk.fsync, by_all=False))
         return opened
+
+    def beside(self, url: str, *, create: bool = True) -> ObjectStore:
+        """Another place, with the options as `at`; what is recorded here of fsync is not for it.
+
+        Raises ConfigError, also for a local folder that does not exist, unless `create`.
+        """
+        here, there = place_of(self.url), place_of(url)
+        is_same = (here and here.cloud) == (there and there.cloud)
+        options = self._options() if is_same else {}
+        return ObjectStore.from_url(url, options, create=create, clock=self.clock)
 
     @classmethod
     def _local(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ from txnlog.errors import (
     ObjectNotFoundError,
     UnsupportedProtocolError,
 )
+from txnlog.protocol.copies import COPY, Copy, begin_copy, check_whole, end_copy
 from txnlog.protocol.decoding import FORMAT, unreadable
 from txnlog.protocol.enlisted.registry import (
     ENLISTED_TABLE,
@@ -52,6 +54,8 @@ SNAPSHOTS = f"{PATH}/snapshot-"
 SNAPSHOT_PREFIX = "snapshot."
 TABLE_PREFIX = "table."
 """With a name: a Delta table of others that transactions may write to."""
+COPY_OF = "copy"
+"""Only in a copy of another root: which one's, and whether it is whole."""
 FSYNC = "storage.fsync"
 ON, OFF, SYNCING = "true", "false", "syncing"
 """Values of FSYNC. SYNCING: processes sync what they write, and what was written before is being
@@ -126,8 +130,9 @@ class ClusterLog:
         `fsync` is recorded for a new cluster on a local disk, unless the store has an option; the
         store follows what is recorded.
 
-        Raises ConfigError if it does not exist, UnsupportedStoreError if the store cannot hold
-        one, UnsupportedProtocolError if it has another format than this txnlog reads.
+        Raises ConfigError if it does not exist, or is a copy that is not whole,
+        UnsupportedStoreError if the store cannot hold one, UnsupportedProtocolError if it has
+        another format than this txnlog reads.
         """
         self._log.refresh()
         is_new = not self._log.exists
@@ -143,6 +148,7 @@ class ClusterLog:
             self._create(shards, offsets_shards, ON if is_on else OFF)
         self._follow()
         check_format(self.format, self._store.url)
+        check_whole(self.copy, self._store.url)
         return is_new
 
     def refresh(self) -> None:
@@ -224,7 +230,50 @@ class ClusterLog:
         kept = {name: value for name, value in merged.items() if value is not None}
         return replace(metadata, configuration=kept)
 
-    def _create(self, shards: int, offsets_shards: int, fsync: str) -> None:
+    @property
+    def copy(self) -> Copy | None:
+        """What it says of itself as a copy, as of the last refresh; None: it is none."""
+        text = self._view.config.get(COPY_OF)
+        return None if text is None else read_json(COPY, text, source=PATH)
+
+    def begin_copy(self, copy: Copy, *, shards: int, offsets_shards: int, fsync: bool) -> None:
+        """From now on `copy.run` copies to here; the cluster is created if needed.
+
+        Raises as txnlog.protocol.copies.begin_copy.
+        """
+        url = self._store.url
+        self._log.refresh()
+        if not self._log.exists:
+            on = ON if fsync else OFF
+            self._create(shards, offsets_shards, on, {COPY_OF: COPY.encode(copy)})
+        self._change_copy(lambda: begin_copy(self.copy, origin=copy.origin, run=copy.run, url=url))
+        self._follow()
+
+    def end_copy(self, run: str, file: str) -> None:
+        """The copy is whole, as `file` has it. Raises as txnlog.protocol.copies.end_copy."""
+        self._change_copy(lambda: end_copy(self.copy, run=run, file=file, url=self._store.url))
+
+    def _change_copy(self, decide: Callable[[], Copy | None]) -> None:
+        def commit(copy: Copy | None) -> Outcome | None:
+            if copy is None or copy == self.copy:
+                return None
+            action = self._with_config({COPY_OF: COPY.encode(copy)})
+            return self._log.commit([action], operation="COPY")
+
+        transact(self._log, decide, commit)
+
+    @property
+    def producer_ids_end(self) -> int:
+        """The first producer id that was not given out, as of the last refresh."""
+        return self._view.producer_ids_end
+
+    def _create(
+        self,
+        shards: int,
+        offsets_shards: int,
+        fsync: str,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         # From the first file on.
         self._store.set_fsync(fsync == ON, by_all=True)
         check_conditional_puts(self._store, PATH)
@@ -237,6 +286,7 @@ class ClusterLog:
                 STATE_SHARDS: str(shards),
                 OFFSETS_SHARDS: str(offsets_shards),
                 **({FSYNC: fsync} if self._store.is_local else {}),
+                **more,
             },
             created_ms=self._store.clock.now_ms(),
         )
