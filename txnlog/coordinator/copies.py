@@ -14,6 +14,7 @@ txnlog.protocol.copies decides what is in it. The order of steps, of which each 
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,7 @@ from txnlog.protocol.copies import (
     Copy,
     WholeCopy,
     aborted_in_copy,
+    check_copy_of,
     group_in_copy,
     row_in_copy,
 )
@@ -86,7 +88,7 @@ from txnlog.storage.tables.row_log import (
     TransactionLog,
 )
 from txnlog.storage.tables.schemas import CONFIG_PREFIX
-from txnlog.storage.tables.topic_log import HOME, OF_A_TOPIC
+from txnlog.storage.tables.topic_log import HOME
 
 logger = logging.getLogger("txnlog")
 
@@ -100,6 +102,7 @@ FILES_AT_ONCE = 16
 ACTIONS_MAX = 100_000
 """Of one commit; nobody reads a copy before its last one."""
 WHOLE_FILES = f"{PATH}/copy-"
+_DATA_FILE = re.compile(r"[^/]+/part-[^/]+\.parquet")
 _FOREVER_MS = 100 * 366 * 86_400_000
 
 
@@ -367,9 +370,7 @@ def _copy_files(
     }
     missing = [(path, size) for path, size in wanted.items() if sizes.get(path) != size]
     found.count, found.size_bytes = len(wanted), sum(wanted.values())
-    found.unused = {
-        path for path in sizes.keys() - wanted.keys() if OF_A_TOPIC.match(path.partition("/")[2])
-    }
+    found.unused = {path for path in sizes.keys() - wanted.keys() if _DATA_FILE.fullmatch(path)}
     total_bytes = sum(size_bytes for _, size_bytes in missing)
     together = (target if target.is_remote else origin).together
     for at in range(0, len(missing), FILES_AT_ONCE):
@@ -431,6 +432,7 @@ class _Target:
                     root=root.root,
                 )
             return
+        check_copy_of(self._copy, origin=self._origin_id, url=root.root)
         whole = read_whole(root, self._copy)
         known = {} if whole is None else {t: v.version for t, v in whole.snapshot.topics.items()}
         known |= {} if whole is None else whole.snapshot.shards
@@ -462,12 +464,8 @@ class _Target:
 
     def begin(self, origin: Root, *, fsync: bool) -> None:
         """From now on this run makes the copy."""
-        self.root.begin_copy(
-            Copy(origin=self._origin_id, run=self._run),
-            shards=origin.shards,
-            offsets_shards=origin.offsets_shards_count,
-            fsync=fsync,
-        )
+        copy = Copy(origin=self._origin_id, run=self._run)
+        self.root.begin_copy(copy, expected=self._copy, of=origin, fsync=fsync)
 
     def other_topics(self, topics: Collection[str]) -> list[str]:
         """Topics of earlier copies that are none any more."""
@@ -604,8 +602,12 @@ class _Target:
         path = f"{WHOLE_FILES}{uuid.uuid4()}.json"
         self.root.store.put_new(path, WHOLE_COPY.encode(whole).encode())
         self.root.end_copy(self._run, path)
-        if self._copy is not None and self._copy.file:
-            self.root.store.delete([self._copy.file])
+        # Whoever reads what it was last may do so still.
+        kept = {path, "" if self._copy is None else self._copy.file}
+        files = [item.path for item in self.root.store.list_files(PATH)]
+        self.root.store.delete(
+            [one for one in files if one.startswith(WHOLE_FILES) and one not in kept]
+        )
 
 
 def _newest_markers(topics: Iterable[_Topic]) -> dict[int, int]:

@@ -401,10 +401,16 @@ class Root:
                 check_format(self._meta.format, self.root)
             return self._meta.copy
 
-    def begin_copy(self, copy: Copy, *, shards: int, offsets_shards: int, fsync: bool) -> None:
+    def begin_copy(self, copy: Copy, *, expected: Copy | None, of: Root, fsync: bool) -> None:
         """See ClusterLog.begin_copy."""
         with self._opening:
-            self._meta.begin_copy(copy, shards=shards, offsets_shards=offsets_shards, fsync=fsync)
+            self._meta.begin_copy(
+                copy,
+                expected=expected,
+                shards=of.shards,
+                offsets_shards=of.offsets_shards_count,
+                fsync=fsync,
+            )
 
     def end_copy(self, run: str, file: str) -> None:
         """See ClusterLog.end_copy."""

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 from msgspec.structs import replace
 
-from txnlog.errors import ConfigError
+from txnlog.errors import ConcurrentTransactionsError, ConfigError
 from txnlog.protocol.batches import ABORTED, ONGOING
 from txnlog.protocol.decoding import Codec, Int64, JsonObject
 from txnlog.protocol.group_metadata import CommittedOffset, Group
@@ -57,11 +57,8 @@ COPY: Codec[Copy] = Codec(Copy)
 WHOLE_COPY: Codec[WholeCopy] = Codec(WholeCopy)
 
 
-def begin_copy(found: Copy | None, *, origin: str, run: str, url: str) -> Copy:
-    """What `__cluster` of a root says from now on. Raises ConfigError for a root of another kind.
-
-    A run that another one has left, or is making, is taken over: the other one cannot end it.
-    """
+def check_copy_of(found: Copy | None, *, origin: str, url: str) -> None:
+    """Raises ConfigError for a root that is no copy of this cluster."""
     if found is None:
         raise ConfigError(
             f"There is a root at {url}, and it is no copy. Choose an empty place.", root=url
@@ -72,16 +69,35 @@ def begin_copy(found: Copy | None, *, origin: str, run: str, url: str) -> Copy:
             "empty place.",
             root=url,
         )
+
+
+def begin_copy(found: Copy | None, *, expected: Copy | None, run: str, url: str) -> Copy:
+    """What `__cluster` says from now on: a run that another one has left, or is making, ends.
+
+    `expected` is what it said before the tables were read. Raises ConcurrentTransactionsError if
+    that has changed since.
+    """
+    if found is not None and found.run == run:
+        return found
+    if found is None or found != expected:
+        raise _taken_over(url)
     return replace(found, run=run)
 
 
-def end_copy(found: Copy | None, *, run: str, file: str, url: str) -> Copy | None:
-    """The copy, whole; None: it is already. Raises ConfigError if another run has taken over."""
+def end_copy(found: Copy | None, *, run: str, file: str, url: str) -> Copy:
+    """The copy, whole. Raises ConcurrentTransactionsError if another run has begun meanwhile."""
     if found is not None and found.run == run:
         return replace(found, run="", file=file)
     if found is not None and not found.run and found.file == file:
-        return None
-    raise ConfigError(f"Another process has begun to copy to {url}. Run it again.", root=url)
+        return found
+    raise _taken_over(url)
+
+
+def _taken_over(url: str) -> ConcurrentTransactionsError:
+    return ConcurrentTransactionsError(
+        f"Another process has copied to {url}, or is about to. Run it again when that has ended.",
+        root=url,
+    )
 
 
 def check_whole(found: Copy | None, url: str) -> None:

@@ -236,26 +236,27 @@ class ClusterLog:
         text = self._view.config.get(COPY_OF)
         return None if text is None else read_json(COPY, text, source=PATH)
 
-    def begin_copy(self, copy: Copy, *, shards: int, offsets_shards: int, fsync: bool) -> None:
-        """From now on `copy.run` copies to here; the cluster is created if needed.
+    def begin_copy(
+        self, copy: Copy, *, expected: Copy | None, shards: int, offsets_shards: int, fsync: bool
+    ) -> None:
+        """From now on `copy.run` copies to here; the cluster is created if it was `expected`.
 
         Raises as txnlog.protocol.copies.begin_copy.
         """
-        url = self._store.url
-        self._log.refresh()
-        if not self._log.exists:
+        run, url = copy.run, self._store.url
+        if expected is None:
             on = ON if fsync else OFF
             self._create(shards, offsets_shards, on, {COPY_OF: COPY.encode(copy)})
-        self._change_copy(lambda: begin_copy(self.copy, origin=copy.origin, run=copy.run, url=url))
+        self._change_copy(lambda: begin_copy(self.copy, expected=expected, run=run, url=url))
         self._follow()
 
     def end_copy(self, run: str, file: str) -> None:
         """The copy is whole, as `file` has it. Raises as txnlog.protocol.copies.end_copy."""
         self._change_copy(lambda: end_copy(self.copy, run=run, file=file, url=self._store.url))
 
-    def _change_copy(self, decide: Callable[[], Copy | None]) -> None:
-        def commit(copy: Copy | None) -> Outcome | None:
-            if copy is None or copy == self.copy:
+    def _change_copy(self, decide: Callable[[], Copy]) -> None:
+        def commit(copy: Copy) -> Outcome | None:
+            if copy == self.copy:
                 return None
             action = self._with_config({COPY_OF: COPY.encode(copy)})
             return self._log.commit([action], operation="COPY")
