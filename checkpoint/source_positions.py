@@ -7,20 +7,23 @@ Lines of other sources and of other clusters are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import msgspec
 
 from checkpoint.offset_seq import OffsetSeq, damaged
 from checkpoint.reader import Checkpoint
 from txnlog.errors import CheckpointError
+from txnlog.protocol.copies import is_in_copy
 from txnlog.protocol.decoding import Int64, Natural, PartitionNumber, decode
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.source_offsets import RESERVED_KEY
 
 __all__ = ["group_positions", "groups_of", "source_positions"]
 
+Origins = Mapping[str, Mapping[str, Sequence[int]]]
 LoggedPositions = dict[str, dict[PartitionNumber, Natural]]
 
 
@@ -54,19 +57,25 @@ class _Merged:
 
 
 def source_positions(
-    checkpoint: Checkpoint, batch_id: int, cluster_id: str, *, current: OffsetSeq | None = None
+    checkpoint: Checkpoint,
+    batch_id: int,
+    cluster_id: str,
+    *,
+    current: OffsetSeq | None = None,
+    origins: Origins = MappingProxyType({}),
 ) -> list[GroupOffsets]:
     """The start and end positions of a batch for each group, sorted by group.
 
     ``current`` is the batch's offsets if the caller has them: digest and positions then come from
-    one read of the file. Empty if no source of this cluster has a group.id.
+    one read of the file. Empty if no source of this cluster has a group.id. ``origins`` of a copy
+    are as in Root.origins: what was planned there, and is in the copy, is this cluster's, too.
 
     Raises:
         CheckpointError: see ``group_positions``; also if a required file is missing or damaged.
     """
     seq = checkpoint.planned(batch_id) if current is None else current
     file = checkpoint.file_name(f"offsets/{batch_id}")
-    if not any(True for _ in _own_lines(seq, cluster_id, file)):
+    if not any(True for _ in _own_lines(seq, cluster_id, file, origins)):
         return []
     previous = checkpoint.planned(batch_id - 1) if batch_id > 0 else None
     return group_positions(
@@ -75,6 +84,7 @@ def source_positions(
         cluster_id,
         file=file,
         previous_file=checkpoint.file_name(f"offsets/{batch_id - 1}"),
+        origins=origins,
     )
 
 
@@ -94,6 +104,7 @@ def group_positions(
     *,
     file: str,
     previous_file: str,
+    origins: Origins = MappingProxyType({}),
 ) -> list[GroupOffsets]:
     """Each group's positions, from the offsets of a batch and of the previous one.
 
@@ -107,10 +118,10 @@ def group_positions(
     """
     if previous is not None:
         _check_same_sources(current, previous, file, previous_file)
-    ends = _merge(_own_lines(current, cluster_id, file), file)
+    ends = _merge(_own_lines(current, cluster_id, file, origins), file)
     before = {}
     if previous is not None:
-        before = _merge(_own_lines(previous, cluster_id, previous_file), previous_file)
+        before = _merge(_own_lines(previous, cluster_id, previous_file, origins), previous_file)
     return [
         GroupOffsets(
             group_id=group,
@@ -136,8 +147,11 @@ def _check_same_sources(
         )
 
 
-def _own_lines(seq: OffsetSeq, cluster_id: str, file: str) -> Iterator[_Line]:
+def _own_lines(
+    seq: OffsetSeq, cluster_id: str, file: str, origins: Origins = MappingProxyType({})
+) -> Iterator[_Line]:
     """Yield the lines of this cluster's sources that have a group.id."""
+    known = (cluster_id, *origins)
     for source_id, text in zip(seq.source_ids, seq.sources, strict=True):
         if text is None or not text.startswith("{"):
             continue
@@ -146,7 +160,7 @@ def _own_lines(seq: OffsetSeq, cluster_id: str, file: str) -> Iterator[_Line]:
             continue
         raw = fields.pop(RESERVED_KEY)
         mark = decode(_ANY, bytes(raw))
-        if not isinstance(mark, dict) or mark.get("cluster") != cluster_id:
+        if not isinstance(mark, dict) or mark.get("cluster") not in known:
             continue
         if mark.get("group") is None:
             continue
@@ -159,6 +173,9 @@ def _own_lines(seq: OffsetSeq, cluster_id: str, file: str) -> Iterator[_Line]:
             raise damaged(
                 file, f"the offset of source {source_id} is malformed ({error})"
             ) from error
+        is_own = mark["cluster"] == cluster_id
+        if not is_own and not is_in_copy(line.positions, origins[mark["cluster"]]):
+            continue
         without_id = sorted(line.positions.keys() - line.mark.topics.keys())
         if without_id:
             raise damaged(

@@ -82,7 +82,11 @@ def group_offsets(
             _warn_of_groups(groups_of(planned.offsets, cluster.cluster_id))
         return []
     offsets = source_positions(
-        planned.checkpoint, planned.batch_id, cluster.cluster_id, current=planned.offsets
+        planned.checkpoint,
+        planned.batch_id,
+        cluster.cluster_id,
+        current=planned.offsets,
+        origins=cluster.origins(),
     )
     groups = sorted(group.group_id for group in offsets)
     if group_id in groups:

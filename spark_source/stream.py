@@ -36,6 +36,7 @@ from txnlog.connector.spark_versions import (
     warn_of_tcp,
 )
 from txnlog.errors import CheckpointError, TxnLogError
+from txnlog.protocol.copies import is_in_copy
 from txnlog.protocol.group_metadata import Positions
 from txnlog.protocol.polling import Polling, poll_interval_ms
 from txnlog.storage.tables.topic_log import TopicLog
@@ -257,6 +258,16 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _logged(self, offset: dict[str, Any]) -> SourceOffset:
         logged = SourceOffset.from_json(offset)
         cluster = self._topics.cluster
+        origins = {} if logged.cluster == cluster.cluster_id else cluster.origins()
+        if logged.cluster in origins:
+            if is_in_copy(logged.positions, origins[logged.cluster]):
+                return logged
+            raise CheckpointError(
+                f"The root is a copy of cluster {logged.cluster}, which the checkpoint belongs to, "
+                "and the checkpoint is newer: it has read records that the copy does not have. Use "
+                "an older copy of the checkpoint, or start the query with a new checkpointLocation "
+                "and startingOffsets=committed."
+            )
         if logged.cluster != cluster.cluster_id:
             raise CheckpointError(
                 f"The checkpoint belongs to cluster {logged.cluster}, and the root is cluster "

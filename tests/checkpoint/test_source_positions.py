@@ -46,8 +46,8 @@ class Batches:
         text = "\n".join([f"v{version}", "{}", *lines])
         (self.folder / "offsets" / str(batch_id)).write_text(text)
 
-    def positions(self, batch_id: int) -> list[GroupOffsets]:
-        return source_positions(Checkpoint(str(self.folder)), batch_id, "mine")
+    def positions(self, batch_id: int, **options: Any) -> list[GroupOffsets]:
+        return source_positions(Checkpoint(str(self.folder)), batch_id, "mine", **options)
 
 
 @pytest.fixture
@@ -95,6 +95,16 @@ def test_positions_with_the_last_commit_deleted_are_the_same(tmp_path: Path) -> 
     before = source_positions(Checkpoint(str(folder)), 2, SPARKS_CLUSTER)
     (folder / "commits" / "2").unlink()
     assert source_positions(Checkpoint(str(folder)), 2, SPARKS_CLUSTER) == before
+
+
+def test_positions_that_were_planned_in_the_origin_of_a_copy(batches: Batches) -> None:
+    """Hazard: the first batch in a copy commits no offsets, or those of other records (R75)."""
+    batches.write(0, line({"t": {"0": 9}}, start={"t": {"0": 4}}, cluster="origin"))
+    batches.write(1, line({"t": {"0": 12}}))
+    for ends, count in (((9,), 1), ((8,), 0), ((), 0)):
+        assert len(batches.positions(0, origins={"origin": {"t": ends}})) == count
+    (found,) = batches.positions(1, origins={"origin": {"t": (9,)}})
+    assert (found.start, found.end) == ({"t": {0: 9}}, {"t": {0: 12}})
 
 
 def test_positions_of_batch_zero_start_at_the_mark(batches: Batches) -> None:

@@ -12,6 +12,8 @@ from spark_source.offsets import SourceOffset
 from spark_source.schema import spark_schema
 from spark_source.stream import open_reader, stream_reader
 from tests.spark_source.stream_steps import ALL, next_end, positions, reader_of, values
+from txnlog.admin import AdminClient
+from txnlog.cluster import Cluster
 from txnlog.connector.spark_versions import ReadMaxRows
 from txnlog.errors import (
     CheckpointError,
@@ -288,6 +290,31 @@ def test_checkpoint_of_another_cluster_is_refused(topics) -> None:
     end["@"]["cluster"] = "other"
     with pytest.raises(CheckpointError, match="belongs to cluster other"):
         reader_of(topics).latestOffset(end, ALL)
+
+
+def test_checkpoint_of_the_origin_goes_on_in_a_copy_up_to_where_it_was_copied(
+    topics, tmp_path
+) -> None:
+    """Above that both have records of their own, at the same offsets (R75)."""
+    topics.create("t")
+    topics.append("t", 0, [b"a", b"b"])
+    reader = reader_of(topics, startingOffsets="earliest", maxOffsetsPerTrigger="1")
+    first = next_end(reader, {}, ReadMaxRows(1))
+    places = [str(tmp_path / name) for name in ("copy", "copy of the copy")]
+    for origin, place in zip((topics.root, *places), places, strict=False):
+        AdminClient({"txnlog.root": origin}).backup(place).result()
+    topics.append("t", 0, [b"c"])
+    last = next_end(reader_of(topics), first)
+    for place in places:
+        copy = type(topics)(Cluster.open(place))
+        assert values(reader_of(copy), first, next_end(reader_of(copy), first)) == [b"b"]
+        copy.append("t", 0, [b"x", b"y"])
+        with pytest.raises(CheckpointError, match="the checkpoint is newer"):
+            reader_of(copy).latestOffset(last, ALL)
+        end = next_end(reader_of(copy), first)
+        assert end["@"]["cluster"] == copy.cluster.cluster_id
+        with pytest.raises(CheckpointError, match="belongs to cluster"):
+            reader_of(topics).latestOffset(end, ALL)
 
 
 def test_group_new_query_bumps_first_and_reads_under_that_generation(topics) -> None:

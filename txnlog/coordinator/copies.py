@@ -24,13 +24,8 @@ from functools import partial
 from msgspec.structs import replace
 
 from txnlog.coordinator.root import Root
-from txnlog.coordinator.snapshots import (
-    drop_snapshot,
-    keep_snapshot,
-    renew_snapshot,
-    rows_at_version,
-    topic_at_version,
-)
+from txnlog.coordinator.pins import drop_snapshot, keep_snapshot, renew_snapshot
+from txnlog.coordinator.snapshots import rows_at_version, topic_at_version
 from txnlog.errors import (
     ConcurrentTransactionsError,
     ConfigError,
@@ -52,7 +47,7 @@ from txnlog.protocol.copies import (
     row_in_copy,
 )
 from txnlog.protocol.group_metadata import Group
-from txnlog.protocol.snapshots import Snapshot, TopicVersion, read_json
+from txnlog.protocol.snapshots import Snapshot, TopicVersion
 from txnlog.protocol.topics import end_app_id, may_be_topic
 from txnlog.protocol.txn_memory import (
     EXPIRING_TRANSACTIONS,
@@ -78,7 +73,7 @@ from txnlog.storage.delta.log_settings import LogSettings
 from txnlog.storage.delta.table_protocol import PROTOCOL
 from txnlog.storage.delta.transact import transact
 from txnlog.storage.store.objects import ObjectStore
-from txnlog.storage.tables.cluster_log import PATH
+from txnlog.storage.tables.cluster_log import PATH, WHOLE_COPIES
 from txnlog.storage.tables.row_log import (
     OffsetsLog,
     Row,
@@ -101,7 +96,6 @@ TTL_MS = 3_600_000
 FILES_AT_ONCE = 16
 ACTIONS_MAX = 100_000
 """Of one commit; nobody reads a copy before its last one."""
-WHOLE_FILES = f"{PATH}/copy-"
 _DATA_FILE = re.compile(r"[^/]+/part-[^/]+\.parquet")
 _FOREVER_MS = 100 * 366 * 86_400_000
 
@@ -252,7 +246,7 @@ def _kept(
     copy = origin.read_copy()
     if not origin.cluster_id:
         raise ConfigError(f"There is no txnlog cluster at {origin.root}.", root=origin.root)
-    former = read_whole(origin, copy)
+    former = origin.whole_copy()
     if copy is not None and copy.run:
         # What it was before the interrupted run: nobody writes there, nor deletes.
         if former is None:
@@ -279,14 +273,6 @@ def _kept(
         caught(partial(drop_snapshot, origin, name), f"Dropping snapshot {name!r}")
         raise
     drop_snapshot(origin, name)
-
-
-def read_whole(root: Root, copy: Copy | None) -> WholeCopy | None:
-    """What a root says of itself as a copy, when it was whole last. Raises CorruptLogError."""
-    if copy is None or not copy.file:
-        return None
-    text = root.store.get(copy.file).decode(errors="replace")
-    return read_json(WHOLE_COPY, text, source=f"{root.root}/{copy.file}")
 
 
 def _read_topic(origin: Root, name: str, one: TopicVersion) -> _Topic:
@@ -433,7 +419,7 @@ class _Target:
                 )
             return
         check_copy_of(self._copy, origin=self._origin_id, url=root.root)
-        whole = read_whole(root, self._copy)
+        whole = root.whole_copy()
         known = {} if whole is None else {t: v.version for t, v in whole.snapshot.topics.items()}
         known |= {} if whole is None else whole.snapshot.shards
         names = [name for name in root.store.list_folders() if may_be_topic(name)]
@@ -599,14 +585,14 @@ class _Target:
 
     def end(self, whole: WholeCopy) -> None:
         """The copy is whole."""
-        path = f"{WHOLE_FILES}{uuid.uuid4()}.json"
+        path = f"{WHOLE_COPIES}{uuid.uuid4()}.json"
         self.root.store.put_new(path, WHOLE_COPY.encode(whole).encode())
         self.root.end_copy(self._run, path)
         # Whoever reads what it was last may do so still.
         kept = {path, "" if self._copy is None else self._copy.file}
         files = [item.path for item in self.root.store.list_files(PATH)]
         self.root.store.delete(
-            [one for one in files if one.startswith(WHOLE_FILES) and one not in kept]
+            [one for one in files if one.startswith(WHOLE_COPIES) and one not in kept]
         )
 
 

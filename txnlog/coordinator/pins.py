@@ -18,7 +18,14 @@ from txnlog.protocol.enlisted.features import (
     LOG_RETENTION,
     retention_ms,
 )
-from txnlog.protocol.snapshots import SNAPSHOT, Pin, Snapshot, check_snapshot_name, read_json
+from txnlog.protocol.snapshots import (
+    SNAPSHOT,
+    Pin,
+    Snapshot,
+    check_snapshot_name,
+    read_json,
+    renewed,
+)
 from txnlog.storage.tables.cluster_log import PATH, SNAPSHOTS
 
 logger = logging.getLogger("txnlog")
@@ -85,6 +92,19 @@ def _warn_of_tables(root: Root, snapshot: Snapshot, ttl_ms: int) -> None:
                         kept_ms / DAY_MS,
                         key,
                     )
+
+
+def renew_snapshot(root: Root, name: str, *, ttl_ms: int) -> None:
+    """Keep it for longer. Raises SnapshotNotFoundError, also when it is about to expire."""
+    before = root.pins().get(name)
+    now_ms = root.store.now_ms
+    pin = renewed(before, now_ms=now_ms(), ttl_ms=ttl_ms)
+    if pin is not None:
+        root.change_pins(lambda pins: {name: pin} if pins.get(name) == before else {})
+    # It counts if it was written in time: vacuum may have looked since.
+    is_late = renewed(before, now_ms=now_ms(), ttl_ms=ttl_ms) is None
+    if is_late or root.pins().get(name) != pin:
+        raise _not_found(root, name, root.pins())
 
 
 def drop_snapshot(root: Root, name: str) -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from txnlog.errors import ConfigError, NotCoordinatorError, TxnLogError, UnknownTableError
 from txnlog.process.failures import Failures, caught
-from txnlog.protocol.copies import Copy
+from txnlog.protocol.copies import Copy, WholeCopy
 from txnlog.protocol.enlisted.registry import EnlistedTable
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.leases import Lease
@@ -416,6 +416,16 @@ class Root:
         """See ClusterLog.end_copy."""
         with self._opening:
             self._meta.end_copy(run, file)
+
+    def whole_copy(self) -> WholeCopy | None:
+        """See ClusterLog.whole_copy."""
+        with self._opening:
+            return self._meta.whole_copy()
+
+    def origins(self) -> Mapping[str, Mapping[str, Sequence[int]]]:
+        """Of a copy: the clusters it was copied from -> topic -> end offset by partition then."""
+        whole = self.whole_copy()
+        return {} if whole is None else whole.ends
 
     @property
     def producer_ids_end(self) -> int:

@@ -11,7 +11,7 @@ whole copy can still be read, at the versions that it had.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -113,6 +113,20 @@ def check_whole(found: Copy | None, url: str) -> None:
             f"interrupted. Run it again to the same place.{again}",
             root=url,
         )
+
+
+def is_in_copy(
+    positions: Mapping[str, Mapping[int, int]], ends: Mapping[str, Sequence[int]]
+) -> bool:
+    """Whether positions in an origin mean the same records in a copy that has these `ends` of it.
+
+    Above them each has records of its own.
+    """
+    return all(
+        topic in ends and number < len(ends[topic]) and offset <= ends[topic][number]
+        for topic, partitions in positions.items()
+        for number, offset in partitions.items()
+    )
 
 
 def aborted_in_copy(state: TopicState, one: TopicVersion) -> tuple[frozenset[str], dict[int, int]]:

@@ -18,7 +18,15 @@ from txnlog.errors import (
     ObjectNotFoundError,
     UnsupportedProtocolError,
 )
-from txnlog.protocol.copies import COPY, Copy, begin_copy, check_whole, end_copy
+from txnlog.protocol.copies import (
+    COPY,
+    WHOLE_COPY,
+    Copy,
+    WholeCopy,
+    begin_copy,
+    check_whole,
+    end_copy,
+)
 from txnlog.protocol.decoding import FORMAT, unreadable
 from txnlog.protocol.enlisted.registry import (
     ENLISTED_TABLE,
@@ -54,6 +62,8 @@ SNAPSHOTS = f"{PATH}/snapshot-"
 SNAPSHOT_PREFIX = "snapshot."
 TABLE_PREFIX = "table."
 """With a name: a Delta table of others that transactions may write to."""
+WHOLE_COPIES = f"{PATH}/copy-"
+"""What the files begin with that hold a copy when it is whole; COPY_OF names one."""
 COPY_OF = "copy"
 """Only in a copy of another root: which one's, and whether it is whole."""
 FSYNC = "storage.fsync"
@@ -116,6 +126,7 @@ class ClusterLog:
         self._view = ClusterView()
         self._log = DeltaLog(store, PATH, self._view, settings=settings)
         self._block: tuple[int, int, int] = (-1, 0, 0)
+        self._whole: tuple[str, WholeCopy] | None = None
 
     def open(
         self,
@@ -235,6 +246,15 @@ class ClusterLog:
         """What it says of itself as a copy, as of the last refresh; None: it is none."""
         text = self._view.config.get(COPY_OF)
         return None if text is None else read_json(COPY, text, source=PATH)
+
+    def whole_copy(self) -> WholeCopy | None:
+        """What it was as a copy when that was whole last; None: it never was, or is none."""
+        file = "" if self.copy is None else self.copy.file
+        if file and (self._whole is None or self._whole[0] != file):
+            text = self._store.get(file).decode(errors="replace")
+            found = read_json(WHOLE_COPY, text, source=f"{self._store.url}/{file}")
+            self._whole = file, found
+        return self._whole[1] if file and self._whole else None
 
     def begin_copy(
         self, copy: Copy, *, expected: Copy | None, shards: int, offsets_shards: int, fsync: bool
