@@ -3,9 +3,9 @@
     python -m tests.stores.fake_gcs        # prints "listening on 127.0.0.1:<port>"
 
 fake-gcs-server does not honour conditional writes, on which every commit rests. This one follows
-Google's reference of the XML API: PUT with x-goog-if-generation-match, GET with ranges, HEAD,
-DELETE, ListObjectsV2, and XML multipart uploads. It knows one bucket and one bearer token. Each
-object is written at once and read back at once, as Google promises.
+Google's reference of the XML API: PUT with x-goog-if-generation-match, and of a copy, GET with
+ranges, HEAD, DELETE, ListObjectsV2, and XML multipart uploads. It knows one bucket and one bearer
+token. Each object is written at once and read back at once, as Google promises.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import xml.etree.ElementTree as xml
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from urllib.parse import unquote
 from xml.sax.saxutils import escape
 
 from tests.stores.messages import Request, plain_body, read_request, reply_bytes
@@ -145,6 +146,12 @@ class FakeGcs:
     def _put(self, name: str, data: bytes, request: Request) -> tuple[int, dict[str, str], bytes]:
         self._check_generation(request, name)
         self._check_hash(request, data)
+        source = request.headers.get("x-goog-copy-source")
+        if source is not None:
+            found = self._objects.get(unquote(source).lstrip("/").partition("/")[2])
+            if found is None:
+                raise RefusedError(404, "NoSuchKey", "The specified key does not exist.")
+            data = found.data
         return 200, self._store(name, data).headers, b""
 
     def _store(self, name: str, data: bytes) -> Stored:

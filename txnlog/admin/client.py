@@ -597,12 +597,10 @@ class AdminClient:
 
         return _done(repair)
 
+    # -- copies ----------------------------------------------------------------------------------
+
     def backup(
-        self,
-        destination: str,
-        *,
-        deep: bool = False,
-        progress: OnCopied | None = None,
+        self, destination: str, *, deep: bool = False, progress: OnCopied | None = None
     ) -> Future[CopyReport]:
         """Copy the root, as of a snapshot, to another place, which is a root of its own then.
 
@@ -613,6 +611,21 @@ class AdminClient:
         Errors: ConfigError for a place that has something else, CorruptLogError if what was copied
         is damaged, ConcurrentTransactionsError if another process copies there, StorageError.
         """
+        return self._copy(destination, deep, progress, shared=False)
+
+    def clone(
+        self, destination: str, *, deep: bool = False, progress: OnCopied | None = None
+    ) -> Future[CopyReport]:
+        """As `backup`, to a place in the same file system or bucket, without moving data.
+
+        On a local disk the data files are the same ones by another name, in an object store they
+        are copied by the service. Errors: as `backup`, ConfigError for a place elsewhere.
+        """
+        return self._copy(destination, deep, progress, shared=True)
+
+    def _copy(
+        self, destination: str, deep: bool, progress: OnCopied | None, *, shared: bool
+    ) -> Future[CopyReport]:
         url = checked_root(destination)
         settings = VerifySettings(deep=arguments.flag("deep", deep))
         report = arguments.function("progress", progress) or _not_reported
@@ -621,12 +634,13 @@ class AdminClient:
             origin = Root(self._store(), settings=settings_from_environment())
             target = origin.store.beside(url)
             check_apart(origin.root, target.url)
-
-            def check() -> None:
-                verify(target, settings).check()
-
             return copy_root(
-                origin, target, check=check, fsync=fsync_from_environment(), report=report
+                origin,
+                target,
+                check=lambda: verify(target, settings).check(),
+                fsync=fsync_from_environment(),
+                report=report,
+                shared=shared,
             )
 
         return _done(copy)

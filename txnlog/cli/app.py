@@ -20,8 +20,8 @@ _UsageError: Any = typer.BadParameter.__base__
 GLOBAL = ("--root", "--storage", "--output")
 COMMANDS = (
     "topics", "tables", "configs", "produce", "consume", "groups", "offsets", "transactions",
-    "dump", "snapshots", "backup", "housekeeping", "metrics", "show", "top", "why", "verify",
-    "repair", "spark-conf", "unpack-pyspark",
+    "dump", "snapshots", "backup", "clone", "housekeeping", "metrics", "show", "top", "why",
+    "verify", "repair", "spark-conf", "unpack-pyspark",
 )  # fmt: skip
 
 

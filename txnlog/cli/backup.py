@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -10,26 +11,27 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
-from txnlog.cli.session import session_of, typed_root
+from txnlog.cli.session import Session, session_of, typed_root
 from txnlog.cli.times import format_time
 from txnlog.text import printable
 
 if TYPE_CHECKING:
-    from txnlog.coordinator.copies import OnCopied
+    from txnlog.coordinator.copies import CopyReport, OnCopied
 
 app = typer.Typer(add_completion=False)
+
+Origin = Annotated[str, typer.Argument(metavar="ROOT", help="The root that is copied.")]
+Destination = Annotated[
+    str, typer.Argument(help="An empty place, or one with an earlier copy of this root.")
+]
+Deep = Annotated[
+    bool, typer.Option("--deep", help="Verify every data file of the copy: read it whole.")
+]
 
 
 @app.command()
 def backup(
-    context: typer.Context,
-    root: Annotated[str, typer.Argument(help="The root that is copied.")],
-    destination: Annotated[
-        str, typer.Argument(help="An empty place, or one with an earlier copy of this root.")
-    ],
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Verify every data file of the copy: read it whole.")
-    ] = False,
+    context: typer.Context, origin: Origin, destination: Destination, deep: Deep = False
 ) -> None:
     """Copy a root, as of one boundary between transactions, to another place. No writer is stopped.
 
@@ -38,20 +40,22 @@ def backup(
     copied.
     """
     session = session_of(context)
-    session.root = typed_root(root)
-    with _progress_bar() as progress:
-        found = (
-            session.admin().backup(typed_root(destination), deep=deep, progress=progress).result()
-        )
-    if session.is_json:
-        import msgspec
+    session.root = typed_root(origin)
+    with progress_bar() as progress:
+        copying = session.admin().backup(typed_root(destination), deep=deep, progress=progress)
+    show_copy(session, copying.result())
 
-        session.show_json(msgspec.to_builtins(found))
+
+def show_copy(session: Session, found: CopyReport) -> None:
+    """What was copied."""
+    if session.is_json:
+        session.show_json(dataclasses.asdict(found))
         return
     session.say(
         f"Copied {found.topics} topics, {found.groups} groups and {found.transactional_ids} "
-        f"transactional ids as of {format_time(found.at_ms)}: {found.files} files, of which "
-        f"{found.files_copied} are new ({found.bytes_copied} of {found.size_bytes} bytes)."
+        f"transactional ids as of {format_time(found.at_ms)}: {found.files} files with "
+        f"{found.size_bytes} bytes, of which {found.files_copied} are new; {found.bytes_copied} "
+        "bytes were moved."
     )
     if found.tables:
         names = ", ".join(found.tables)
@@ -59,7 +63,7 @@ def backup(
 
 
 @contextmanager
-def _progress_bar() -> Iterator[OnCopied]:
+def progress_bar() -> Iterator[OnCopied]:
     """A progress bar over the bytes on stderr, if stderr is a terminal."""
     console = Console(stderr=True)
     with Progress(

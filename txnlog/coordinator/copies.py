@@ -174,21 +174,30 @@ def copy_root(
     check: Callable[[], None],
     fsync: bool,
     report: OnCopied,
+    shared: bool = False,
 ) -> CopyReport:
     """Copy a snapshot of a root to `store`: an empty place, or one with an earlier copy of it.
 
     Writers go on. `check` verifies the copy, and raises if it must not be used. A run that ends in
-    the midst is continued by the next one. Raises ConfigError for a place that has something else,
+    the midst is continued by the next one. `shared`: no data passes through this process, see
+    ObjectStore.take. Raises ConfigError for a place that has something else,
     ConcurrentTransactionsError if another process copies there, CorruptLogError, StorageError.
     """
+    if shared and not store.shares_with(origin.store):
+        raise ConfigError(
+            f"{store.url} and {origin.root} are not on one file system, nor in one bucket: data "
+            "files cannot be shared. Use `txnlog backup`.",
+            root=store.url,
+        )
     with _kept(origin) as (snapshot, former, renew):
-        target = _Target(store, origin.cluster_id)
+        target = _Target(store, origin.cluster_id, shared=shared)
         target.open()
         target.begin(origin, fsync=fsync)
         reach("copy.begun")
         topics = {name: _read_topic(origin, name, one) for name, one in snapshot.topics.items()}
         renew()
-        files = _copy_files(origin.store, store, topics, renew=renew, report=report)
+        copy = _take_file if shared else _copy_file
+        files = _copy_files(origin.store, store, topics, copy, renew=renew, report=report)
         reach("copy.copied")
         versions = {name: target.write_topic(name, one) for name, one in topics.items()}
         for name in target.other_topics(topics):
@@ -219,7 +228,7 @@ def copy_root(
             files=files.count,
             size_bytes=files.size_bytes,
             files_copied=files.copied,
-            bytes_copied=files.bytes_copied,
+            bytes_copied=0 if shared else files.bytes_copied,
             tables=tuple(origin.enlisted(refresh=False)),
         )
 
@@ -342,6 +351,7 @@ def _copy_files(
     origin: ObjectStore,
     target: ObjectStore,
     topics: Mapping[str, _Topic],
+    copy: Callable[[ObjectStore, ObjectStore, str, int], None],
     *,
     renew: Callable[[], None],
     report: OnCopied,
@@ -358,16 +368,22 @@ def _copy_files(
     found.count, found.size_bytes = len(wanted), sum(wanted.values())
     found.unused = {path for path in sizes.keys() - wanted.keys() if _DATA_FILE.fullmatch(path)}
     total_bytes = sum(size_bytes for _, size_bytes in missing)
+    target.delete([path for path, _ in missing if path in sizes])
     together = (target if target.is_remote else origin).together
     for at in range(0, len(missing), FILES_AT_ONCE):
         some = missing[at : at + FILES_AT_ONCE]
         report(some[0][0].partition("/")[0], found.bytes_copied, total_bytes)
-        together([partial(_copy_file, origin, target, path, size) for path, size in some])
+        together([partial(copy, origin, target, path, size) for path, size in some])
         found.copied += len(some)
         found.bytes_copied += sum(size_bytes for _, size_bytes in some)
         renew()
     report("", found.bytes_copied, total_bytes)
     return found
+
+
+def _take_file(origin: ObjectStore, target: ObjectStore, path: str, size_bytes: int) -> None:
+    target.take(path, origin)
+    reach("copy.file")
 
 
 def _copy_file(origin: ObjectStore, target: ObjectStore, path: str, size_bytes: int) -> None:
@@ -388,7 +404,8 @@ def _copy_file(origin: ObjectStore, target: ObjectStore, path: str, size_bytes: 
 class _Target:
     """The root that is written."""
 
-    def __init__(self, store: ObjectStore, origin_id: str) -> None:
+    def __init__(self, store: ObjectStore, origin_id: str, *, shared: bool) -> None:
+        self._shared = shared
         self._run = str(uuid.uuid4())
         self._origin_id = origin_id
         self._contents: dict[str, TableContents] = {}
@@ -418,7 +435,8 @@ class _Target:
                     root=root.root,
                 )
             return
-        check_copy_of(self._copy, origin=self._origin_id, url=root.root)
+        origin, shared = self._origin_id, self._shared
+        check_copy_of(self._copy, origin=origin, shared=shared, url=root.root)
         whole = root.whole_copy()
         known = {} if whole is None else {t: v.version for t, v in whole.snapshot.topics.items()}
         known |= {} if whole is None else whole.snapshot.shards
@@ -450,7 +468,7 @@ class _Target:
 
     def begin(self, origin: Root, *, fsync: bool) -> None:
         """From now on this run makes the copy."""
-        copy = Copy(origin=self._origin_id, run=self._run)
+        copy = Copy(origin=self._origin_id, shared=self._shared, run=self._run)
         self.root.begin_copy(copy, expected=self._copy, of=origin, fsync=fsync)
 
     def other_topics(self, topics: Collection[str]) -> list[str]:

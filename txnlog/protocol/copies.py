@@ -34,10 +34,12 @@ class Copy(JsonObject, frozen=True, kw_only=True):
     """What `__cluster` of a copy says of it.
 
     `origin` is the id of the copied cluster, `run` who is making the copy (empty: it is whole),
-    `file` what holds the last one that was whole (empty: none was).
+    `file` what holds the last one that was whole (empty: none was). `shared`: it is a clone, whose
+    data files are on a local disk the origin's own, by other names.
     """
 
     origin: str
+    shared: bool = False
     run: str = ""
     file: str = ""
 
@@ -57,8 +59,8 @@ COPY: Codec[Copy] = Codec(Copy)
 WHOLE_COPY: Codec[WholeCopy] = Codec(WholeCopy)
 
 
-def check_copy_of(found: Copy | None, *, origin: str, url: str) -> None:
-    """Raises ConfigError for a root that is no copy of this cluster."""
+def check_copy_of(found: Copy | None, *, origin: str, shared: bool, url: str) -> None:
+    """Raises ConfigError for a root that is no copy of this cluster, or one of the other kind."""
     if found is None:
         raise ConfigError(
             f"There is a root at {url}, and it is no copy. Choose an empty place.", root=url
@@ -67,6 +69,12 @@ def check_copy_of(found: Copy | None, *, origin: str, url: str) -> None:
         raise ConfigError(
             f"The root at {url} is a copy of cluster {found.origin}, not of {origin}. Choose an "
             "empty place.",
+            root=url,
+        )
+    if found.shared != shared:
+        made = "clone" if found.shared else "backup"
+        raise ConfigError(
+            f"The root at {url} was made by `txnlog {made}`. Use that, or choose an empty place.",
             root=url,
         )
 

@@ -187,6 +187,19 @@ class LocalDisk:
             raise _nothing_written(error) from error
         self.sync_name(path)
 
+    def link(self, path: str, file: str) -> None:
+        """Give an existing file, anywhere on this file system, a name here that is not taken."""
+        target = self.path(path)
+        try:
+            os.link(file, target)
+        except FileNotFoundError:
+            if not self.makes_folders:
+                raise
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.link(file, target)
+        if self.fsync:
+            self.sync(path)
+
     def put_if_absent(self, path: str, data: Any) -> bool:
         """Create the complete file. False: it exists. After an error the file may exist, unless it
         is a NothingWrittenOSError.

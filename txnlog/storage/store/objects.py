@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
@@ -116,6 +117,8 @@ class ObjectStore:
         self._look: Callable[[], object] | None = None
         self._looked_ms: int | None = None
         self._looking = threading.Lock()
+        self._bucket: Any = None
+        """Of `take`: what has the objects of both stores."""
         self._options: Callable[[], Mapping[str, str]] = dict
         """A call, so that nothing shows the secrets among them (R67)."""
         self.latency = Latency(_LOCAL_LATENCY_MS_MAX if self.is_local else LATENCY_MS_MAX)
@@ -274,6 +277,34 @@ class ObjectStore:
             self._call("put", path, lambda: disk.put_new(path, data))
         else:
             self._call("put", path, lambda: obstore.put(self._store, path, data, mode="overwrite"))
+
+    def shares_with(self, other: ObjectStore) -> bool:
+        """Whether `take` works: both are on one file system, or in one bucket."""
+        here, there = place_of(self.url), place_of(other.url)
+        if here is not None and there is not None:
+            return replace(here, prefix="") == replace(there, prefix="")
+        disk, source = self._disk, other._disk
+        if disk is None or source is None:
+            return False
+        return os.stat(disk.root).st_dev == os.stat(source.root).st_dev
+
+    def take(self, path: str, other: ObjectStore) -> None:
+        """Give an object of a store with which it shares the same path here, that is not taken.
+
+        A link on a local disk, a copy by the service itself elsewhere: no bytes pass through here.
+        Raises ObjectNotFoundError.
+        """
+        disk, source = self._disk, other._disk
+        if disk is not None and source is not None:
+            self._call("put", path, lambda: disk.link(path, source.path(path)))
+            return
+        here, there = place_of(self.url), place_of(other.url)
+        assert here is not None
+        assert there is not None
+        if self._bucket is None:
+            self._bucket = self.beside(replace(here, prefix="").url)._store
+        names = [f"{place.prefix}/{path}".lstrip("/") for place in (there, here)]
+        self._call("put", path, lambda: obstore.copy(self._bucket, *names))
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Create the object. False: it exists.
