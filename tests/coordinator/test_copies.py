@@ -28,8 +28,8 @@ from tests.world import (
 from txnlog.cluster import Cluster
 from txnlog.coordinator import copies
 from txnlog.coordinator.copies import CopyReport, check_apart, copy_root
+from txnlog.coordinator.pins import renew_snapshot
 from txnlog.coordinator.root import Root
-from txnlog.coordinator.snapshots import renew_snapshot
 from txnlog.errors import (
     ConcurrentTransactionsError,
     ConfigError,

@@ -23,8 +23,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from txnlog.coordinator.root import Root
 from txnlog.coordinator.pins import drop_snapshot, keep_snapshot, renew_snapshot
+from txnlog.coordinator.root import Root
 from txnlog.coordinator.snapshots import rows_at_version, topic_at_version
 from txnlog.errors import (
     ConcurrentTransactionsError,
