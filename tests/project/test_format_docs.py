@@ -21,6 +21,7 @@ from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.protocol.app_transactions import RETENTION_PROPERTY as TXN_RETENTION_PROPERTY
 from txnlog.protocol.app_transactions import transactional_id_of
 from txnlog.protocol.batches import HEADER_COLUMNS, STATUSES, encode_stats
+from txnlog.protocol.copies import Copy, WholeCopy
 from txnlog.protocol.decoding import FORMAT, NESTING_MAX, PARTITIONS_MAX
 from txnlog.protocol.enlisted.registry import EnlistedTable
 from txnlog.protocol.group_metadata import (
@@ -117,6 +118,8 @@ def test_data_columns_are_those_of_the_code() -> None:
         Snapshot,
         TopicVersion,
         TableVersion,
+        Copy,
+        WholeCopy,
     ],
 )
 def test_fields_and_defaults_of_a_json_value_are_those_of_the_code(
