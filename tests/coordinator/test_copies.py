@@ -1,9 +1,8 @@
-"""Copies of a root while others write, fail and compact; interrupted, repeated, refused."""
+"""Copies of a root while others write, fail and compact."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import suppress
 
 import msgspec
 import pytest
@@ -11,36 +10,24 @@ import pytest
 from tests.cases import Some
 from tests.coordinator.test_app_transactions import write
 from tests.coordinator.test_snapshots import ACTS as _ACTS
-from tests.coordinator.test_snapshots import MINUTE_MS
 from tests.coordinator.test_snapshots import Writer as _Writer
 from tests.world import (
     GROUP,
-    PLAIN,
     TOPICS,
     both,
     eager,
     faults,
-    outcome_of,
     owned,
     process,
     world,
 )
 from txnlog.cluster import Cluster
-from txnlog.coordinator import copies
-from txnlog.coordinator.copies import CopyReport, check_apart, copy_root
-from txnlog.coordinator.pins import renew_snapshot
+from txnlog.coordinator.copies import CopyReport, copy_root
 from txnlog.coordinator.root import Root
-from txnlog.errors import (
-    ConcurrentTransactionsError,
-    ConfigError,
-    CorruptLogError,
-    SnapshotNotFoundError,
-    StorageError,
-)
 from txnlog.protocol.metadata import LastBatch
 from txnlog.protocol.transitions import Transition
 from txnlog.storage.store.objects import ObjectStore
-from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SimulatedCrash
+from txnlog.testing.faults import FaultsAt, SharedMemory
 from txnlog.testing.invariants import check_cluster, read_committed
 
 ALL = (*TOPICS, "input")
@@ -215,253 +202,3 @@ def test_batch_write_that_is_left_out_can_be_repeated_in_the_copy() -> None:
     for at in range(trial(0)):
         trial(at)
     assert (False, True) in outcomes
-
-
-# -- interrupted -----------------------------------------------------------------------------------
-
-
-def grown(shared: SharedMemory, writer: Writer) -> None:
-    """More of everything, and less: what an increment has to bring."""
-    writer.commit()
-    writer.compact()
-    writer.commit()
-    writer.commit_eagerly()
-
-
-@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-@pytest.mark.parametrize("is_first", [True, False])
-def test_copy_that_dies_at_any_call_is_continued_and_its_former_state_is_there(
-    fault: Fault, is_first: bool, some: Some[int]
-) -> None:
-    """Half of two states, or neither: until it is whole nobody opens it (R75)."""
-
-    def trial(at: int, *, of_target: bool) -> int:
-        shared, place = world(ALL), SharedMemory()
-        writer = Writer(shared)
-        writer.commit()
-        before: set[str] = set()
-        if not is_first:
-            copied(process(shared), place.open())
-            before = check(place)
-        grown(shared, writer)
-        origin, target = process(shared), place.open()
-        plan = FaultsAt({at: fault})
-        (target if of_target else faults(origin)).plan = plan
-        with suppress(SimulatedCrash):
-            copied(origin, target)
-        if outcome_of(lambda: Cluster.open(place.open(), settings=PLAIN)) == "done":
-            assert check(place) in (before, {"1", "2", "3", "4", "late"})
-        if not is_first:
-            # What it was can be restored, whatever has become of the origin.
-            restored = SharedMemory()
-            copied(Root(place.open(), settings=PLAIN), restored.open())
-            assert check(restored) in (before, {"1", "2", "3", "4", "late"})
-        again = copied(process(shared), place.open())
-        assert check(place) == {"1", "2", "3", "4", "late"}
-        same(process(shared), process(place))
-        assert again.files_copied <= again.files
-        return plan.calls
-
-    for of_target in (True, False):
-        for at in some(range(trial(10_000, of_target=of_target))):
-            trial(at, of_target=of_target)
-
-
-@pytest.mark.parametrize(
-    "fault", [Fault.FAIL_BEFORE, Fault.LOSE_REPLY, Fault.SAY_EXISTS, Fault.LAND_LATE]
-)
-def test_copy_whose_calls_fail_is_whole_or_says_so(fault: Fault, some: Some[int]) -> None:
-    """Each call of the target, and what it does again."""
-
-    def trial(at: int) -> int:
-        shared, place = world(ALL), SharedMemory()
-        writer = Writer(shared)
-        writer.commit()
-        copied(process(shared), place.open())
-        grown(shared, writer)
-        target = place.open()
-        target.plan = plan = FaultsAt({at: fault})
-        with suppress(StorageError, ConcurrentTransactionsError):
-            copied(process(shared), target)
-        place.land_late()
-        copied(process(shared), place.open())
-        assert check(place) == {"1", "2", "3", "4", "late"}
-        same(process(shared), process(place))
-        return plan.calls
-
-    for at in some(range(trial(10_000))):
-        trial(at)
-
-
-def test_second_copy_gets_only_new_files_and_deletes_what_no_copy_shows() -> None:
-    """By name and size: a torn file of a killed run is copied again."""
-    shared, place = world(ALL), SharedMemory()
-    writer = Writer(shared)
-    writer.commit()
-    writer.commit()
-    assert copied(process(shared), place.open()).files_copied == 4
-    assert copied(process(shared), place.open()).files_copied == 0
-    writer.commit()
-    torn = next(iter(process(place).topic("orders").view.by_path))
-    place.open().put(f"orders/{torn}", b"re")
-    assert copied(process(shared), place.open()).files_copied == 3
-    writer.compact()
-    found = copied(process(shared), place.open())
-    assert found.files_copied == found.files
-    assert {i.path.rpartition("/")[2] for i in place.open().list_files("orders")} == {
-        *process(place).topic("orders").view.by_path
-    }
-    assert check(place) == {"1", "2", "3", "4"}
-
-
-def test_topic_that_is_deleted_and_created_again_is_so_in_the_copy() -> None:
-    """Its id is another one, and its offsets continue (R71)."""
-    shared, place = world(ALL), SharedMemory()
-    writer = Writer(shared)
-    writer.commit()
-    copied(process(shared), place.open())
-    writer.cluster.delete_topic("stock")
-    copied(process(shared), place.open())
-    assert process(place).list_topics() == ["input", "orders"]
-    writer.cluster.create_topic("stock", partitions=2)
-    writer.commit()
-    copied(process(shared), place.open())
-    same(process(shared), process(place))
-    assert names(process(place), "stock") == {"2"}
-    check_cluster(process(place), settled=True)
-
-
-# -- several, and refusals -------------------------------------------------------------------------
-
-
-def test_of_two_copies_to_one_place_at_most_one_is_whole(some: Some[int]) -> None:
-    """Tables of two snapshots would be one root: the later run takes over (R75)."""
-    outcomes = set()
-
-    def trial(at: int) -> int:
-        shared, place = world(ALL), SharedMemory()
-        writer = Writer(shared)
-        writer.commit()
-        copied(process(shared), place.open())
-        writer.commit()
-        found = []
-
-        def other() -> None:
-            writer.commit()
-            with suppress(ConcurrentTransactionsError, ConfigError):
-                copied(process(shared), place.open())
-                found.append("other")
-
-        target = place.open()
-        target.plan = plan = FaultsAt({}, interlude=other, interlude_at=at)
-        with suppress(ConcurrentTransactionsError, ConfigError):
-            copied(process(shared), target)
-            found.append("this")
-        outcomes.add(tuple(found))
-        check(place, at_least={"1", "2"})
-        return plan.calls
-
-    for at in some(range(trial(0))):
-        trial(at)
-    assert ("other",) in outcomes
-
-
-def test_copy_is_refused_where_it_would_overwrite_something() -> None:
-    """A root that is used, one of another cluster, and a folder of something else."""
-    shared, place = world(ALL), SharedMemory()
-    Writer(shared).commit()
-    with pytest.raises(ConfigError, match="is no copy"):
-        copied(process(shared), world().open())
-    other = SharedMemory()
-    other.open().put("notes.txt", b"mine")
-    with pytest.raises(ConfigError, match=r"is not empty: it holds 'notes\.txt'"):
-        copied(process(shared), other.open())
-    copied(process(shared), place.open())
-    with pytest.raises(ConfigError, match="is a copy of cluster"):
-        copied(process(world()), place.open())
-    copy = process(place)
-    copy.coordinator.commit(owned(copy, "run"), both(copy, "9"))
-    with pytest.raises(ConfigError, match="was written to since it was copied"):
-        copied(process(shared), place.open())
-    assert names(copy, "orders") == {"1", "9"}
-    with pytest.raises(ConfigError, match="There is no txnlog cluster"):
-        copied(Root(SharedMemory().open(), settings=PLAIN), SharedMemory().open())
-    for target in ("file:///a/b", "file:///a", "file:///a/b/c"):
-        with pytest.raises(ConfigError, match="are not apart"):
-            check_apart("file:///a/b", target)
-    check_apart("file:///a/b", "file:///a/bc")
-
-
-def test_copy_of_a_damaged_file_is_not_whole() -> None:
-    """A file of another size is named; what the check refuses is not opened, and its former state
-    is there.
-    """
-    shared, place = world(ALL), SharedMemory()
-    writer = Writer(shared)
-    writer.commit()
-    copied(process(shared), place.open())
-    writer.commit()
-    paths = process(shared).topic("orders").view.by_path
-    [path] = [path for path in paths if path.endswith("-2.parquet")]
-    process(shared).store.put(f"orders/{path}", b"cut")
-    with pytest.raises(CorruptLogError, match=f"orders/{path} has 3 bytes, and its log says 7"):
-        copied(process(shared), place.open())
-    process(shared).store.put(f"orders/{path}", b"records")
-
-    def refuse() -> None:
-        raise CorruptLogError("damaged")
-
-    with pytest.raises(CorruptLogError, match="damaged"):
-        copied(process(shared), place.open(), check=refuse)
-    with pytest.raises(ConfigError, match="is a copy that is not whole"):
-        process(place)
-    restored = SharedMemory()
-    copied(Root(place.open(), settings=PLAIN), restored.open())
-    assert check(restored) == {"1"}
-
-
-# -- the snapshot ----------------------------------------------------------------------------------
-
-
-def test_snapshot_of_a_copy_is_renewed_and_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vacuum would delete what is still to be copied; and nothing stays that keeps files."""
-    shared, place = world(ALL), SharedMemory()
-    writer = Writer(shared)
-    for _ in range(3):
-        writer.commit()
-    monkeypatch.setattr(copies, "FILES_AT_ONCE", 1)
-    target = place.open()
-    expiries = set()
-
-    def plan(verb: str, path: str) -> Fault:
-        if verb == "put" and "/part-" in path:
-            shared.clock.advance_ms(30 * MINUTE_MS)
-            expiries.update(pin.expires_ms for pin in process(shared).snapshots().values())
-        return Fault.NONE
-
-    target.plan = plan
-    copied(process(shared), target)
-    assert len(expiries) == 6
-    assert process(shared).snapshots() == {}
-
-
-def test_snapshot_is_not_renewed_when_vacuum_may_have_looked_already() -> None:
-    """Expired, or about to: files of it may be gone."""
-    shared = world(ALL)
-    cluster = process(shared)
-    cluster.snapshot("kept", ttl_ms=60 * MINUTE_MS)
-    shared.clock.advance_ms(54 * MINUTE_MS)
-    renew_snapshot(cluster, "kept", ttl_ms=60 * MINUTE_MS)
-    shared.clock.advance_ms(56 * MINUTE_MS)
-    with pytest.raises(SnapshotNotFoundError):
-        renew_snapshot(cluster, "kept", ttl_ms=60 * MINUTE_MS)
-    cluster.snapshot("late", ttl_ms=20 * MINUTE_MS)
-
-    def plan(verb: str, path: str) -> Fault:
-        if verb == "put" and path.startswith("__cluster/_delta_log"):
-            shared.clock.advance_ms(16 * MINUTE_MS)
-        return Fault.NONE
-
-    faults(cluster).plan = plan
-    with pytest.raises(SnapshotNotFoundError):
-        renew_snapshot(cluster, "late", ttl_ms=60 * MINUTE_MS)

@@ -33,6 +33,7 @@ from txnlog.admin.descriptions import (
 from txnlog.admin.moments import Moments
 from txnlog.admin.tables import TableDescription, WaitingPart
 from txnlog.admin.upkeep import HousekeepingDescription
+from txnlog.coordinator.copies import CopyReport
 from txnlog.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from txnlog.protocol.explanations import (
     GroupExplanation,
@@ -66,6 +67,7 @@ __all__ = [
     "ConsumerGroupListing",
     "ConsumerGroupState",
     "ConsumerGroupTopicPartitions",
+    "CopyReport",
     "DamagedTable",
     "DeletedRecords",
     "FencedProducer",

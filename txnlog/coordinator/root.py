@@ -22,7 +22,8 @@ from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.storage.delta.log_settings import LogSettings
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables import cluster_log
-from txnlog.storage.tables.cluster_log import ClusterLog, LeaseReading, check_format
+from txnlog.storage.tables.cluster_log import LeaseReading, check_format
+from txnlog.storage.tables.copy_log import CopyLog
 from txnlog.storage.tables.enlisted_log import EnlistedLog
 from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
 from txnlog.storage.tables.topic_log import TopicLog
@@ -37,7 +38,7 @@ class Root:
 
     def __init__(self, store: ObjectStore, *, settings: LogSettings) -> None:
         self.store = store
-        self._meta = ClusterLog(store, settings=settings)
+        self._meta = CopyLog(store, settings=settings)
         self.settings = replace(settings, kept_from_ms=self._meta.kept_from_ms)
         self._topics: dict[str, TopicLog] = {}
         self._shards: dict[int, TransactionLog] = {}
@@ -402,7 +403,7 @@ class Root:
             return self._meta.copy
 
     def begin_copy(self, copy: Copy, *, expected: Copy | None, of: Root, fsync: bool) -> None:
-        """See ClusterLog.begin_copy."""
+        """See CopyLog.begin_copy."""
         with self._opening:
             self._meta.begin_copy(
                 copy,
@@ -413,12 +414,12 @@ class Root:
             )
 
     def end_copy(self, run: str, file: str) -> None:
-        """See ClusterLog.end_copy."""
+        """See CopyLog.end_copy."""
         with self._opening:
             self._meta.end_copy(run, file)
 
     def whole_copy(self) -> WholeCopy | None:
-        """See ClusterLog.whole_copy."""
+        """See CopyLog.whole_copy."""
         with self._opening:
             return self._meta.whole_copy()
 
@@ -429,7 +430,7 @@ class Root:
 
     @property
     def producer_ids_end(self) -> int:
-        """See ClusterLog.producer_ids_end."""
+        """See CopyLog.producer_ids_end."""
         return self._meta.producer_ids_end
 
     def leases_age_ms(self) -> int:

@@ -25,8 +25,8 @@ from txnlog.protocol.snapshots import Snapshot, TopicVersion
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.topics import TopicState
 
-OPERATION = "COPY"
-OPERATIONS = (OPERATION, "CREATE TABLE")
+COPYING = "COPY"
+OF_A_COPY = (COPYING, "CREATE TABLE")
 """All that is in the log of a table of a copy, as long as no client has written to it."""
 
 

@@ -190,13 +190,9 @@ class LocalDisk:
     def link(self, path: str, file: str) -> None:
         """Give an existing file, anywhere on this file system, a name here that is not taken."""
         target = self.path(path)
-        try:
-            os.link(file, target)
-        except FileNotFoundError:
-            if not self.makes_folders:
-                raise
+        if self.makes_folders:
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            os.link(file, target)
+        os.link(file, target)
         if self.fsync:
             self.sync(path)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -18,15 +17,7 @@ from txnlog.errors import (
     ObjectNotFoundError,
     UnsupportedProtocolError,
 )
-from txnlog.protocol.copies import (
-    COPY,
-    WHOLE_COPY,
-    Copy,
-    WholeCopy,
-    begin_copy,
-    check_whole,
-    end_copy,
-)
+from txnlog.protocol.copies import COPY, Copy, check_whole
 from txnlog.protocol.decoding import FORMAT, unreadable
 from txnlog.protocol.enlisted.registry import (
     ENLISTED_TABLE,
@@ -62,8 +53,6 @@ SNAPSHOTS = f"{PATH}/snapshot-"
 SNAPSHOT_PREFIX = "snapshot."
 TABLE_PREFIX = "table."
 """With a name: a Delta table of others that transactions may write to."""
-WHOLE_COPIES = f"{PATH}/copy-"
-"""What the files begin with that hold a copy when it is whole; COPY_OF names one."""
 COPY_OF = "copy"
 """Only in a copy of another root: which one's, and whether it is whole."""
 FSYNC = "storage.fsync"
@@ -126,7 +115,6 @@ class ClusterLog:
         self._view = ClusterView()
         self._log = DeltaLog(store, PATH, self._view, settings=settings)
         self._block: tuple[int, int, int] = (-1, 0, 0)
-        self._whole: tuple[str, WholeCopy] | None = None
 
     def open(
         self,
@@ -156,7 +144,7 @@ class ClusterLog:
                 )
             given = self._store.fsync
             is_on = fsync if given is None else given
-            self._create(shards, offsets_shards, ON if is_on else OFF)
+            self._create(shards, offsets_shards, ON if is_on else OFF, {})
         self._follow()
         check_format(self.format, self._store.url)
         check_whole(self.copy, self._store.url)
@@ -247,53 +235,8 @@ class ClusterLog:
         text = self._view.config.get(COPY_OF)
         return None if text is None else read_json(COPY, text, source=PATH)
 
-    def whole_copy(self) -> WholeCopy | None:
-        """What it was as a copy when that was whole last; None: it never was, or is none."""
-        file = "" if self.copy is None else self.copy.file
-        if file and (self._whole is None or self._whole[0] != file):
-            text = self._store.get(file).decode(errors="replace")
-            found = read_json(WHOLE_COPY, text, source=f"{self._store.url}/{file}")
-            self._whole = file, found
-        return self._whole[1] if file and self._whole else None
-
-    def begin_copy(
-        self, copy: Copy, *, expected: Copy | None, shards: int, offsets_shards: int, fsync: bool
-    ) -> None:
-        """From now on `copy.run` copies to here; the cluster is created if it was `expected`.
-
-        Raises as txnlog.protocol.copies.begin_copy.
-        """
-        run, url = copy.run, self._store.url
-        if expected is None:
-            on = ON if fsync else OFF
-            self._create(shards, offsets_shards, on, {COPY_OF: COPY.encode(copy)})
-        self._change_copy(lambda: begin_copy(self.copy, expected=expected, run=run, url=url))
-        self._follow()
-
-    def end_copy(self, run: str, file: str) -> None:
-        """The copy is whole, as `file` has it. Raises as txnlog.protocol.copies.end_copy."""
-        self._change_copy(lambda: end_copy(self.copy, run=run, file=file, url=self._store.url))
-
-    def _change_copy(self, decide: Callable[[], Copy]) -> None:
-        def commit(copy: Copy) -> Outcome | None:
-            if copy == self.copy:
-                return None
-            action = self._with_config({COPY_OF: COPY.encode(copy)})
-            return self._log.commit([action], operation="COPY")
-
-        transact(self._log, decide, commit)
-
-    @property
-    def producer_ids_end(self) -> int:
-        """The first producer id that was not given out, as of the last refresh."""
-        return self._view.producer_ids_end
-
     def _create(
-        self,
-        shards: int,
-        offsets_shards: int,
-        fsync: str,
-        more: Mapping[str, str] = MappingProxyType({}),
+        self, shards: int, offsets_shards: int, fsync: str, more: Mapping[str, str]
     ) -> None:
         # From the first file on.
         self._store.set_fsync(fsync == ON, by_all=True)
