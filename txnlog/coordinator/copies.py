@@ -1,6 +1,6 @@
 """Copies a snapshot of a root to another place, which is a root of its own afterwards.
 
-txnlog.protocol.copies decides what is in it. The order of steps, of which each may be the last (D141):
+txnlog.protocol.copies decides what is in it (D142). The order of steps, each may be the last:
 
 1. the snapshot is kept under a name that expires, and is renewed;
 2. the logs of the copy are read, if there are any; then its `__cluster` is written or changed: from

@@ -291,7 +291,7 @@ class ObjectStore:
     def take(self, path: str, other: ObjectStore) -> None:
         """Give an object of a store with which it shares the same path here, that is not taken.
 
-        A link on a local disk, a copy by the service elsewhere: no bytes pass through here (D142).
+        A link on a local disk, a copy by the service elsewhere: no bytes pass through here (D143).
         Raises ObjectNotFoundError.
         """
         disk, source = self._disk, other._disk
