@@ -154,6 +154,8 @@ PARAMETERS: Mapping[str, st.SearchStrategy[Any]] = {
     "callback": callback,
     "columns": or_odd(st.none() | several(mostly("key", "offset", "headers"))),
     "config": or_odd(st.none() | config),
+    "deep": flag,
+    "destination": mostly("memory://copy", "copy"),
     "dry_run": flag,
     "duration_ms": mostly(-1, 0, 5),
     "exist_ok": flag,

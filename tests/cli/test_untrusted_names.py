@@ -76,6 +76,8 @@ CALLS = (
     ["snapshots", "list"],
     ["snapshots", "describe", EVIL],
     ["snapshots", "drop", EVIL],
+    ["backup", EVIL, f"/{EVIL}"],
+    ["clone", EVIL, EVIL],
     ["dump", "-t", "t"],
     ["dump", "--transactional-id", EVIL],
     ["dump", "--transactional-id", UNKNOWN],

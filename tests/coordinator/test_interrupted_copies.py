@@ -10,6 +10,7 @@ from tests.cases import Some
 from tests.coordinator.test_copies import ALL, Writer, check, copied, names, same
 from tests.coordinator.test_snapshots import MINUTE_MS
 from tests.world import (
+    GROUP,
     PLAIN,
     both,
     faults,
@@ -29,7 +30,11 @@ from txnlog.errors import (
     CorruptLogError,
     SnapshotNotFoundError,
     StorageError,
+    StorePermissionError,
 )
+from txnlog.storage.delta.log_files import commit_path
+from txnlog.storage.store.read_only import ReadOnlyStore
+from txnlog.storage.tables.schemas import row_add
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SimulatedCrash
 from txnlog.testing.invariants import check_cluster
 
@@ -182,6 +187,38 @@ def test_of_two_copies_to_one_place_at_most_one_is_whole(some: Some[int]) -> Non
     assert ("other",) in outcomes
 
 
+def test_copy_that_a_client_begins_to_use_meanwhile_stays_open(some: Some[int]) -> None:
+    """In a disaster, while a backup runs: what is written there since must not be locked in."""
+    outcomes = set()
+
+    def trial(at: int) -> int:
+        shared, place = world(ALL), SharedMemory()
+        writer = Writer(shared)
+        writer.commit()
+        copied(process(shared), place.open())
+        writer.commit()
+
+        def go_live() -> None:
+            with suppress(ConfigError):
+                live = process(place)
+                live.coordinator.commit(owned(live, "run"), both(live, "9"))
+                outcomes.add(at)
+
+        target = place.open()
+        target.plan = plan = FaultsAt({}, interlude=go_live, interlude_at=at)
+        outcome = outcome_of(lambda: copied(process(shared), target))
+        if at in outcomes:
+            assert "9" in names(process(place), "orders")
+            if outcome != "done":
+                with pytest.raises(ConfigError, match="was written to since"):
+                    copied(process(shared), place.open())
+        return plan.calls
+
+    for at in some(range(trial(0))):
+        trial(at)
+    assert len(outcomes) > 3
+
+
 def test_copy_is_refused_where_it_would_overwrite_something() -> None:
     """A root that is used, one of another cluster, and a folder of something else."""
     shared, place = world(ALL), SharedMemory()
@@ -234,6 +271,41 @@ def test_copy_of_a_damaged_file_is_not_whole() -> None:
     restored = SharedMemory()
     copied(Root(place.open(), settings=PLAIN), restored.open())
     assert check(restored) == {"1"}
+
+
+def test_copy_of_what_cannot_be_read_is_refused_and_the_former_one_stays() -> None:
+    """A damaged topic, or group, was in no snapshot: the copy of it was deleted."""
+    shared, place = world(ALL), SharedMemory()
+    writer = Writer(shared)
+    writer.commit()
+    copied(process(shared), place.open())
+    store = process(shared).store
+    path = commit_path("stock", process(shared).topic("stock").log.version)
+    whole = store.get(path)
+    store.put(path, b"damaged")
+    with pytest.raises(CorruptLogError, match="stock/_delta_log"):
+        copied(process(shared), place.open())
+    store.put(path, whole)
+    [log] = process(shared).offsets_shards()
+    [row] = log.view.rows.values()
+    spoiled = {**row.to_values(), "tickets": "?"}
+    log.log.commit([row_add(row.path, spoiled, size_bytes=1, now_ms=0)], operation="DAMAGE")
+    with pytest.raises(CorruptLogError, match=f"group '{GROUP}' cannot be read"):
+        copied(process(shared), place.open())
+    restored = SharedMemory()
+    copied(Root(place.open(), settings=PLAIN), restored.open())
+    assert check(restored) == {"1"}
+
+
+def test_backup_that_can_only_be_read_is_restored() -> None:
+    """No snapshot can be kept there, and none needs to be."""
+    shared, place, restored = world(ALL), SharedMemory(), SharedMemory()
+    Writer(shared).commit()
+    copied(process(shared), place.open())
+    copied(Root(ReadOnlyStore(place.open()), settings=PLAIN), restored.open())
+    assert check(restored) == {"1"}
+    with pytest.raises(StorePermissionError):
+        copied(Root(ReadOnlyStore(shared.open()), settings=PLAIN), SharedMemory().open())
 
 
 # -- the snapshot ----------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ class AdminClient:
     """All operations of an operator. Any thread may call it; the constructor does no I/O.
 
     Calls of several threads work one after the other, topic by topic and group by group; only
-    `verify` and `repair`, which may take long, work beside others.
+    `verify`, `repair`, `backup` and `clone`, which may take long, work beside others.
     `config` holds `txnlog.root`, `storage.<key>` and `client.id`; see txnlog.settings.config.
     Raises ConfigError.
     """

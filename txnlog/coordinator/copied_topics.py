@@ -91,7 +91,7 @@ def read_topic(origin: Root, name: str, one: TopicVersion) -> CopiedTopic:
         values = {**adds[path].partition_values, "txn_status": ABORTED}
         adds[path] = replace(adds[path], partition_values=values)
     txns = contents.valid_txns(log.view.txns)
-    now_ms = origin.store.now_ms()
+    now_ms = origin.store.now_ms() if markers else 0
     for producer_id, epoch in markers.items():
         app_id = marker_app_id(producer_id)
         txns[app_id] = Txn(app_id, epoch, now_ms)

@@ -2,10 +2,11 @@
 
 txnlog.protocol.copies decides what is in it (D142). The order of steps, each may be the last:
 
-1. the snapshot is kept under a name that expires, and is renewed;
-2. the logs of the copy are read, if there are any; then its `__cluster` is written or changed: from
-   now on nobody opens it, and no other run can end its own;
-3. data files are copied that are not there with the same size: their names are never used again;
+1. the snapshot is kept under a name that expires, and is renewed; the logs of the copy are read, if
+   there are any; a new place gets a `__cluster`, which says that it is not whole;
+2. data files are copied that are not there with the same size: their names are never used again;
+3. `__cluster` names this run, if it says what it said before: from now on nobody opens the copy,
+   and no other run can end its own;
 4. one commit to each table, also where nothing has changed: a run that was taken over meets it;
 5. the copy is verified; then `__cluster` says that it is whole;
 6. files that it no longer shows are deleted, and the snapshot is dropped.
@@ -26,7 +27,14 @@ from txnlog.coordinator.copied_topics import CopiedTopic, read_topic
 from txnlog.coordinator.copy_target import CopyTarget
 from txnlog.coordinator.pins import drop_snapshot, keep_snapshot, renew_snapshot
 from txnlog.coordinator.root import Root
-from txnlog.errors import ConfigError, CorruptLogError, SnapshotNotFoundError
+from txnlog.coordinator.snapshots import rows_at_version
+from txnlog.errors import (
+    ConfigError,
+    CorruptLogError,
+    ForeignTableError,
+    SnapshotNotFoundError,
+    StorePermissionError,
+)
 from txnlog.process.failpoint import reach
 from txnlog.process.failures import caught
 from txnlog.protocol.copies import WholeCopy
@@ -89,10 +97,9 @@ def copy_root(
             root=store.url,
         )
     with _kept(origin) as kept:
-        target = CopyTarget(store, origin.cluster_id, shared=shared)
-        target.open()
-        target.begin(origin, fsync=fsync)
-        reach("copy.begun")
+        target = CopyTarget(store, origin, shared=shared)
+        target.open(fsync=fsync)
+        _check_complete(origin, kept.snapshot)
         topics: dict[str, CopiedTopic] = {}
         for name, one in kept.snapshot.topics.items():
             topics[name] = read_topic(origin, name, one)
@@ -100,7 +107,9 @@ def copy_root(
         copy = _take_file if shared else _copy_file
         files = _copy_files(origin.store, store, topics, copy, renew=kept.renew, report=report)
         reach("copy.copied")
-        written = target.write(origin, kept.snapshot, topics)
+        target.begin(fsync=fsync)
+        reach("copy.begun")
+        written = target.write(kept.snapshot, topics)
         reach("copy.written")
         # From here on nothing is read of the origin.
         check()
@@ -133,6 +142,17 @@ def check_apart(origin: str, target: str) -> None:
         )
 
 
+def _check_complete(origin: Root, snapshot: Snapshot) -> None:
+    """Raise for a topic or a group that cannot be read: what a former copy has of it would go."""
+    names = {name for name in origin.store.list_folders() if may_be_topic(name)}
+    for name in sorted(names - snapshot.topics.keys()):
+        with suppress(ForeignTableError):
+            origin.topic_log(name).refresh()
+    for table, version in snapshot.shards.items():
+        for unreadable in rows_at_version(origin, table, version).view.rows.unreadable.values():
+            raise unreadable.error.replace()
+
+
 class _Kept(NamedTuple):
     """A snapshot of the origin, `ends` of the origin's own origins, and a call that keeps it."""
 
@@ -159,7 +179,14 @@ def _kept(origin: Root) -> Iterator[_Kept]:
     name = f"copy-{uuid.uuid4()}"
     clock = origin.store.clock
     kept_ms = clock.boot_ms()
-    snapshot = keep_snapshot(origin, name, ttl_ms=TTL_MS)
+    try:
+        snapshot = keep_snapshot(origin, name, ttl_ms=TTL_MS)
+    except StorePermissionError:
+        if former is None:
+            raise
+        # A backup that can only be read.
+        yield _Kept(former.snapshot, former.ends, lambda: None)
+        return
 
     def renew() -> None:
         nonlocal kept_ms

@@ -52,11 +52,11 @@ _FOREVER_MS = 100 * 366 * 86_400_000
 class CopyTarget:
     """The root that is written."""
 
-    def __init__(self, store: ObjectStore, origin_id: str, *, shared: bool) -> None:
+    def __init__(self, store: ObjectStore, origin: Root, *, shared: bool) -> None:
         self.num_ids = self.num_groups = 0
         self._shared = shared
         self._run = str(uuid.uuid4())
-        self._origin_id = origin_id
+        self._origin = origin
         self._contents: dict[str, TableContents] = {}
         self._opened: dict[str, int] = {}
         self._copy: Copy | None = None
@@ -70,8 +70,11 @@ class CopyTarget:
         if may_be_topic(path):
             self._contents.setdefault(path, TableContents()).note(path, commit)
 
-    def open(self) -> None:
-        """Read the logs that are there. Raises ConfigError if the place is not for this copy."""
+    def open(self, *, fsync: bool) -> None:
+        """Read the logs that are there; a new place gets a `__cluster`.
+
+        Raises ConfigError if the place is not for this copy.
+        """
         root = self.root
         self._copy = root.read_copy()
         if not root.cluster_id:
@@ -83,21 +86,26 @@ class CopyTarget:
                     "an empty place, or one with an earlier copy.",
                     root=root.root,
                 )
+            self.begin(fsync=fsync)
             return
-        origin, shared = self._origin_id, self._shared
+        origin, shared = self._origin.cluster_id, self._shared
         check_copy_of(self._copy, origin=origin, shared=shared, url=root.root)
         whole = root.whole_copy()
         known = {} if whole is None else {t: v.version for t, v in whole.snapshot.topics.items()}
         known |= {} if whole is None else whole.snapshot.shards
-        names = [name for name in root.store.list_folders() if may_be_topic(name)]
-        logs = [root.topic_log(name) for name in names]
+        self._opened = self._versions()
+        for path, version in self._opened.items():
+            self._check_unchanged(path, known.get(path, -1), version)
+
+    def _versions(self) -> dict[str, int]:
+        """The newest version of each table."""
+        root = self.root
+        logs = [root.topic_log(n) for n in root.store.list_folders() if may_be_topic(n)]
         root.refresh_together(logs)
         versions = {log.path: log.log.version for log in logs}
         versions |= {log.path: log.log.version for log in root.existing_shards()}
         versions |= {log.path: log.log.version for log in root.offsets_shards()}
-        self._opened = {path: version for path, version in versions.items() if version >= 0}
-        for path, version in self._opened.items():
-            self._check_unchanged(path, known.get(path, -1), version)
+        return {path: version for path, version in versions.items() if version >= 0}
 
     def _check_unchanged(self, table: str, version: int, head: int) -> None:
         """Raise ConfigError if a client has written to a table since."""
@@ -115,14 +123,20 @@ class CopyTarget:
                     root=self.root.root,
                 )
 
-    def begin(self, origin: Root, *, fsync: bool) -> None:
-        """From now on this run makes the copy."""
-        copy = Copy(origin=self._origin_id, shared=self._shared, run=self._run)
-        self.root.begin_copy(copy, expected=self._copy, of=origin, fsync=fsync)
+    def begin(self, *, fsync: bool) -> None:
+        """From now on this run makes the copy.
 
-    def write(
-        self, origin: Root, snapshot: Snapshot, topics: Mapping[str, CopiedTopic]
-    ) -> Snapshot:
+        Not if a client has begun to use the former one: that goes on. Who opens it now is refused.
+        """
+        copy = Copy(origin=self._origin.cluster_id, shared=self._shared, run=self._run)
+        self.root.begin_copy(copy, expected=self._copy, of=self._origin, fsync=fsync)
+        if self._copy is not None and not self._copy.run:
+            for path, version in self._versions().items():
+                if version != self._opened.get(path, -1):
+                    self.root.end_copy(self._run, self._copy.file)
+                    self._check_version(path, version, self._opened.get(path, -1))
+
+    def write(self, snapshot: Snapshot, topics: Mapping[str, CopiedTopic]) -> Snapshot:
         """Bring all tables to those of the snapshot; returns it with their versions."""
         opened = self.root.opened_topics()
         versions = {
@@ -131,8 +145,8 @@ class CopyTarget:
         for name, log in sorted(opened.items()):
             if log.exists and name not in topics:
                 self._delete_topic(name)
-        self._write_rows(origin, snapshot, topics)
-        self._give_out_above(origin.producer_ids_end - 1)
+        self._write_rows(snapshot, topics)
+        self._give_out_above(self._origin.producer_ids_end - 1)
         return Snapshot(
             at_ms=snapshot.at_ms, topics=versions, offsets=self._offsets, shards=self._shards
         )
@@ -198,12 +212,10 @@ class CopyTarget:
                 table=table,
             )
 
-    def _write_rows(
-        self, origin: Root, snapshot: Snapshot, topics: Mapping[str, CopiedTopic]
-    ) -> None:
+    def _write_rows(self, snapshot: Snapshot, topics: Mapping[str, CopiedTopic]) -> None:
         newest = newest_markers(topics.values())
         for table, version in sorted(snapshot.shards.items()):
-            found = rows_at_version(origin, table, version)
+            found = rows_at_version(self._origin, table, version)
             if isinstance(found, TransactionLog):
                 rows = [
                     row_in_copy(row, marker=newest.get(row.producer_id, -1), topics=topics)
@@ -213,13 +225,12 @@ class CopyTarget:
                 self.num_ids += len(shown)
                 self._put_rows(self.root.shard(found.number), shown)
             else:
-                groups = self._groups(origin, found, snapshot, topics)
+                groups = self._groups(found, snapshot, topics)
                 self.num_groups += len(groups)
                 self._put_rows(self.root.offsets_shard(found.number), groups)
 
     def _groups(
         self,
-        origin: Root,
         found: OffsetsLog,
         snapshot: Snapshot,
         topics: Collection[str],
@@ -228,7 +239,7 @@ class CopyTarget:
         names = [
             name
             for name in {*rows, *snapshot.offsets}
-            if origin.offsets_shard_of(name) == found.number and name not in rows.unreadable
+            if self._origin.offsets_shard_of(name) == found.number
         ]
         groups = {}
         for name in sorted(names):
