@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.soak.moving import GROUP, MOVED
-from tests.soak.test_snapshots import ROLES, Roles, Root, processes
+from tests.soak.test_snapshots import Root, processes
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.testing.counts import count
 from txnlog.verifying.report import VerifySettings
 
 COPIES = 60
-FEW = (("move", "0"), ("pipe", "0"), ("keep", "0"))
 
 
 def begin(root: Path, copy: Path) -> subprocess.Popen[bytes]:
@@ -42,12 +41,12 @@ def check(copy: Path) -> int:
     return rows["left"]
 
 
-def stress(folder: Path, copies: int, roles: Roles = ROLES) -> None:
+def stress(folder: Path, copies: int) -> None:
     """So many copies to one place, of which every second one is killed before."""
     made = Root(folder)
     root, copy = made.path, folder / "copy"
     kills, rows, former = 0, 0, 0
-    with processes(root, roles) as running:
+    with processes(root) as running:
         while made.cluster.read("out", columns=["offset"]).num_rows == 0:
             running.check_alive()
             time.sleep(0.1)
@@ -69,12 +68,7 @@ def stress(folder: Path, copies: int, roles: Roles = ROLES) -> None:
         count("kills", "copying a root beside writers", kills)
 
 
+@pytest.mark.soak
 def test_copies_of_a_root_under_load_are_whole(tmp_path: Path) -> None:
     """Beside transactions, aborts, a pipeline, compaction and SIGKILLs of all of them (R75)."""
-    stress(tmp_path, 1, FEW)
-
-
-@pytest.mark.soak
-def test_very_many_copies_of_a_root_under_load_are_whole(tmp_path: Path) -> None:
-    """Each brings what many transactions have written since, and the compaction of it."""
     stress(tmp_path, COPIES)

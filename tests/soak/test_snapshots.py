@@ -22,8 +22,7 @@ from txnlog.protocol.snapshots import Snapshot
 from txnlog.protocol.topics import TopicState
 from txnlog.testing.counts import count
 
-Roles = tuple[tuple[str, str], ...]
-ROLES: Roles = tuple(
+ROLES = tuple(
     (role, str(number))
     for role, count in (("move", 3), ("pipe", 2), ("keep", 1), ("rival", 1))
     for number in range(count)
@@ -36,11 +35,10 @@ SECONDS_MAX = 120
 class Processes:
     """They begin again when they are killed, with the same ids."""
 
-    def __init__(self, root: Path, roles: Roles) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root
-        self._roles = roles
         self._log = (root.parent / "processes.log").open("ab")
-        self._running = [self._start(*role) for role in roles]
+        self._running = [self._start(*role) for role in ROLES]
         self.kills = 0
 
     def _start(self, role: str, name: str) -> subprocess.Popen[bytes]:
@@ -48,10 +46,10 @@ class Processes:
         return subprocess.Popen(command, stdout=self._log, stderr=self._log)
 
     def kill_one(self) -> None:
-        at = random.randrange(len(self._roles))
+        at = random.randrange(len(ROLES))
         self._running[at].kill()
         self._running[at].wait()
-        self._running[at] = self._start(*self._roles[at])
+        self._running[at] = self._start(*ROLES[at])
         self.kills += 1
 
     def check_alive(self) -> None:
@@ -65,8 +63,8 @@ class Processes:
 
 
 @contextmanager
-def processes(root: Path, roles: Roles = ROLES) -> Iterator[Processes]:
-    running = Processes(root, roles)
+def processes(root: Path) -> Iterator[Processes]:
+    running = Processes(root)
     try:
         yield running
     finally:
