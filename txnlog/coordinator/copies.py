@@ -2,14 +2,17 @@
 
 txnlog.protocol.copies decides what is in it (D142). The order of steps, each may be the last:
 
-1. the snapshot is kept under a name that expires, and is renewed; the logs of the copy are read, if
-   there are any; a new place gets a `__cluster`, which says that it is not whole;
+1. the logs of the copy are read, if there are any; a new place gets a `__cluster`, which says that
+   it is not whole; then the snapshot is kept under a name that expires, and is renewed: it is newer
+   than what was read;
 2. data files are copied that are not there with the same size: their names are never used again;
 3. `__cluster` names this run, if it says what it said before: from now on nobody opens the copy,
    and no other run can end its own;
 4. one commit to each table, also where nothing has changed: a run that was taken over meets it;
 5. the copy is verified; then `__cluster` says that it is whole;
 6. files that it no longer shows are deleted, and the snapshot is dropped.
+
+tests/model/test_copies.py searches this.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from txnlog.errors import (
 )
 from txnlog.process.failpoint import reach
 from txnlog.process.failures import caught
-from txnlog.protocol.copies import WholeCopy
+from txnlog.protocol.copies import Copy, WholeCopy
 from txnlog.protocol.snapshots import Snapshot
 from txnlog.protocol.topics import may_be_topic
 from txnlog.storage.store.objects import ObjectStore
@@ -96,16 +99,19 @@ def copy_root(
             "files cannot be shared. Use `txnlog backup`.",
             root=store.url,
         )
-    with _kept(origin) as kept:
-        target = CopyTarget(store, origin, shared=shared)
-        target.open(fsync=fsync)
+    copy = origin.read_copy()
+    if not origin.cluster_id:
+        raise ConfigError(f"There is no txnlog cluster at {origin.root}.", root=origin.root)
+    target = CopyTarget(store, origin, shared=shared)
+    target.open(fsync=fsync)
+    with _kept(origin, copy) as kept:
         _check_complete(origin, kept.snapshot)
         topics: dict[str, CopiedTopic] = {}
         for name, one in kept.snapshot.topics.items():
             topics[name] = read_topic(origin, name, one)
             kept.renew()
-        copy = _take_file if shared else _copy_file
-        files = _copy_files(origin.store, store, topics, copy, renew=kept.renew, report=report)
+        how = _take_file if shared else _copy_file
+        files = _copy_files(origin.store, store, topics, how, renew=kept.renew, report=report)
         reach("copy.copied")
         target.begin(fsync=fsync)
         reach("copy.begun")
@@ -162,11 +168,8 @@ class _Kept(NamedTuple):
 
 
 @contextmanager
-def _kept(origin: Root) -> Iterator[_Kept]:
-    """Keep a snapshot of the origin while the block runs."""
-    copy = origin.read_copy()
-    if not origin.cluster_id:
-        raise ConfigError(f"There is no txnlog cluster at {origin.root}.", root=origin.root)
+def _kept(origin: Root, copy: Copy | None) -> Iterator[_Kept]:
+    """Keep a snapshot of the origin while the block runs; `copy`: what the origin is as one."""
     former = origin.whole_copy()
     if copy is not None and copy.run:
         # What it was before the interrupted run: nobody writes there, nor deletes.

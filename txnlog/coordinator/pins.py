@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
+from msgspec.structs import replace
+
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.snapshots import take_snapshot
 from txnlog.errors import ConfigError, OperationTimedOutError, SnapshotNotFoundError
@@ -24,7 +26,6 @@ from txnlog.protocol.snapshots import (
     Snapshot,
     check_snapshot_name,
     read_json,
-    renewed,
 )
 from txnlog.storage.tables.cluster_log import PATH, SNAPSHOTS
 
@@ -95,16 +96,15 @@ def _warn_of_tables(root: Root, snapshot: Snapshot, ttl_ms: int) -> None:
 
 
 def renew_snapshot(root: Root, name: str, *, ttl_ms: int) -> None:
-    """Keep it for longer. Raises SnapshotNotFoundError, also when it is about to expire."""
-    before = root.pins().get(name)
-    now_ms = root.store.now_ms
-    pin = renewed(before, now_ms=now_ms(), ttl_ms=ttl_ms)
-    if pin is not None:
-        root.change_pins(lambda pins: {name: pin} if pins.get(name) == before else {})
-    # It counts if it was written in time: vacuum may have looked since.
-    is_late = renewed(before, now_ms=now_ms(), ttl_ms=ttl_ms) is None
-    if is_late or root.pins().get(name) != pin:
-        raise _not_found(root, name, root.pins())
+    """Keep it for longer. Raises SnapshotNotFoundError, also if it has expired."""
+
+    def decide(pins: Mapping[str, Pin]) -> dict[str, Pin | None]:
+        pin, now_ms = pins.get(name), root.store.now_ms()
+        if pin is None or pin.expires_ms <= now_ms:
+            raise _not_found(root, name, pins)
+        return {name: replace(pin, expires_ms=max(pin.expires_ms, now_ms + ttl_ms))}
+
+    root.change_pins(decide)
 
 
 def drop_snapshot(root: Root, name: str) -> None:

@@ -58,8 +58,6 @@ T = TypeVar("T")
 TTL_MS_DEFAULT = 7 * 86_400_000
 TTL_MS_MAX = 10 * 366 * 86_400_000
 MARGIN_MS = 3_600_000
-LATE_MS = 300_000
-"""Before it expires, in which a snapshot is not renewed: vacuum may look with another clock."""
 
 Offsets = dict[str, dict[str, dict[PartitionNumber, Int64]]]
 """Group -> topic -> partition -> the next offset to read."""
@@ -301,13 +299,6 @@ def kept_from_ms(pins: Iterable[Pin], *, now_ms: int) -> int:
     """
     kept = (pin.at_ms - MARGIN_MS for pin in pins if pin.expires_ms > now_ms)
     return min(kept, default=INT64_MAX)
-
-
-def renewed(pin: Pin | None, *, now_ms: int, ttl_ms: int) -> Pin | None:
-    """The pin, kept for longer; None: it is too late. To be asked again once it is written."""
-    if pin is None or now_ms > pin.expires_ms - LATE_MS:
-        return None
-    return msgspec.structs.replace(pin, expires_ms=max(pin.expires_ms, now_ms + ttl_ms))
 
 
 def check_snapshot_name(name: str) -> str:

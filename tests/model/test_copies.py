@@ -1,0 +1,36 @@
+"""Every interleaving of three runs that copy to one place, and a client of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.copies import (
+    BEGINS_BLINDLY,
+    ENDS_BLINDLY,
+    OPENS_LATE,
+    SKIPS,
+    SNAPSHOT_FIRST,
+    Copies,
+)
+from tests.model.search import assert_breaks, assert_holds
+
+
+def test_place_has_one_snapshot_whatever_runs_meet_there() -> None:
+    """When it is opened, and at the versions that it had when it was whole (R75)."""
+    result = assert_holds(Copies(), states_min=1_000)
+    assert {"C ends", "B was taken over", "B leaves it", "A gives up"} <= result.labels
+
+
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        (OPENS_LATE, "overwritten"),
+        (BEGINS_BLINDLY, "of two snapshots"),
+        (SKIPS, "of two snapshots"),
+        (ENDS_BLINDLY, "of two snapshots"),
+        (SNAPSHOT_FIRST, "goes back"),
+    ],
+)
+def test_search_finds_what_each_rule_is_for(rule: str, what: str) -> None:
+    """Each rule left out alone mixes two snapshots, or loses what a client wrote."""
+    assert_breaks(Copies(frozenset({rule})), what)
