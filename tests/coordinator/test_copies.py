@@ -44,8 +44,12 @@ class Writer(_Writer):
                 if f"{topic}/{path}" not in there:
                     self.cluster.store.put(f"{topic}/{path}", b"x")
 
+    def commit_thrice(self) -> None:
+        for _ in range(3):
+            self.commit()
 
-ACTS = {**_ACTS, "compact": Writer.compact}
+
+ACTS = {**_ACTS, "compact": Writer.compact, "commit": Writer.commit_thrice}
 
 
 def copied(
@@ -101,6 +105,10 @@ def test_copy_has_whole_transactions_whatever_happens_between_two_of_its_calls(
         faults(origin).plan = plan
         copied(origin, place.open())
         met.add(frozenset(check(place, at_least={"1", "2"})))
+        # Its ids go on, above all that they have left there.
+        copy = process(place)
+        copy.coordinator.commit(owned(copy, "run"), both(copy, "next"))
+        assert names(copy, "orders") >= {"next"} <= names(copy, "stock")
         return plan.calls
 
     for at in some(range(trial(0))):
