@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from deltalake import write_deltalake
 
+from tests.tables import rows
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.housekeeping.compaction.local import Compactor
@@ -74,8 +76,12 @@ def test_neither_of_a_root_and_its_clone_takes_files_from_the_other(tmp_path: Pa
     for topic in topics:
         cluster.create_topic(topic, partitions=1, config=COMPACTED)
     fill(root, topics, 3)
-    AdminClient({"txnlog.root": root}).clone(clone).result()
+    write_deltalake(tmp_path / "silver", rows(0))
+    admin = AdminClient({"txnlog.root": root})
+    admin.enlist_tables({"silver": str(tmp_path / "silver")})["silver"].result()
+    assert admin.clone(clone).result().tables == ("silver",)
     copy = Cluster.open(clone)
+    assert copy.enlisted() == {}
     for one, other, rounds in ((cluster, clone, 3), (copy, root, 3)):
         before = len(names(other))
         while Compactor(one).step():

@@ -183,7 +183,8 @@ def _kept(origin: Root, copy: Copy | None) -> Iterator[_Kept]:
     clock = origin.store.clock
     kept_ms = clock.boot_ms()
     try:
-        snapshot = keep_snapshot(origin, name, ttl_ms=TTL_MS)
+        # Tables show what was decided later than the rows, and are not copied.
+        snapshot = keep_snapshot(origin, name, ttl_ms=TTL_MS, with_tables=False)
     except StorePermissionError:
         if former is None:
             raise

@@ -32,7 +32,7 @@ from txnlog.storage.tables.cluster_log import PATH, SNAPSHOTS
 logger = logging.getLogger("txnlog")
 
 
-def keep_snapshot(root: Root, name: str, *, ttl_ms: int) -> Snapshot:
+def keep_snapshot(root: Root, name: str, *, ttl_ms: int, with_tables: bool = True) -> Snapshot:
     """Take a snapshot, and keep it under a name until it expires.
 
     All that it has is kept for an hour or more without that: a quarter of this may pass until it is
@@ -42,7 +42,7 @@ def keep_snapshot(root: Root, name: str, *, ttl_ms: int) -> Snapshot:
     check_snapshot_name(name)
     clock = root.store.clock
     until_ms = clock.boot_ms() + root.settings.trust_ms // 2
-    snapshot = take_snapshot(root)
+    snapshot = take_snapshot(root, with_tables=with_tables)
     _warn_of_tables(root, snapshot, ttl_ms)
     path = f"{SNAPSHOTS}{uuid.uuid4()}.json"
     pin = Pin(at_ms=snapshot.at_ms, expires_ms=snapshot.at_ms + ttl_ms, file=path)

@@ -71,9 +71,9 @@ most likely its own process is about to."""
 _PLAIN = LogSettings(checkpoint_mode="off")
 
 
-def take_snapshot(root: Root) -> Snapshot:
+def take_snapshot(root: Root, *, with_tables: bool = True) -> Snapshot:
     """The topics, the enlisted tables and the offsets of all groups at one boundary between
-    transactions.
+    transactions. Without tables it also has the versions of the row tables.
 
     Publishes what other processes have decided, if they do not. Topics, tables and groups that
     cannot be read are logged and left out, and tables that do not take what was decided. Raises
@@ -82,7 +82,7 @@ def take_snapshot(root: Root) -> Snapshot:
     """
     for attempt in range(TRIES_MAX):
         with _Decisions.of(root) as decisions:
-            found = _try(root, decisions)
+            found = _try(root, decisions, with_tables)
         if found is not None:
             for name, why in found.missing.items():
                 logger.warning("Table %r is not in the snapshot: %s", name, why)
@@ -95,7 +95,7 @@ def take_snapshot(root: Root) -> Snapshot:
     )
 
 
-def _try(root: Root, decisions: _Decisions) -> Snapshot | None:
+def _try(root: Root, decisions: _Decisions, with_tables: bool) -> Snapshot | None:
     """None: begin again."""
     at_ms = root.store.now_ms()
     before = {name: log.log.version for name, log in root.opened_topics().items()}
@@ -111,7 +111,7 @@ def _try(root: Root, decisions: _Decisions) -> Snapshot | None:
     unmoved |= decisions.take()
     shown, later = dict(pending), dict[ProducerIdAndEpoch, TransactionMetadata]()
     for _ in range(TRIES_MAX):
-        heads = _published(root, shown.values())
+        heads = _published(root, shown.values(), with_tables)
         decisions.read()
         later |= {name: row for name, row in decisions.take().items() if name not in shown}
         states = [state for _, state in heads.tables.values()]
@@ -145,20 +145,32 @@ def _try(root: Root, decisions: _Decisions) -> Snapshot | None:
         if one is None or is_past(offsets, name, topic.view, one):
             return None
         versions[name] = one
+    tables = _table_versions(root, heads, later.values())
+    return (
+        None
+        if tables is None
+        else Snapshot(
+            at_ms=at_ms,
+            topics=versions,
+            tables=tables,
+            missing=heads.missing,
+            offsets=offsets,
+            shards={} if with_tables else read,
+        )
+    )
+
+
+def _table_versions(
+    root: Root, heads: _Heads, later: Collection[TransactionMetadata]
+) -> dict[str, TableVersion] | None:
+    """Each table without what was decided `later`; None: begin again."""
     tables = {}
     for name, (table, state) in heads.tables.items():
-        version = table_version(state, root.cluster_id, later.values())
+        version = table_version(state, root.cluster_id, later)
         if version is None:
             return None
         tables[name] = TableVersion(url=table.url, table_id=table.table_id, version=version)
-    return Snapshot(
-        at_ms=at_ms,
-        topics=versions,
-        tables=tables,
-        missing=heads.missing,
-        offsets=offsets,
-        shards=read,
-    )
+    return tables
 
 
 class _Decisions:
@@ -233,7 +245,7 @@ class _Heads(NamedTuple):
     missing: dict[str, str]
 
 
-def _published(root: Root, rows: Collection[TransactionMetadata]) -> _Heads:
+def _published(root: Root, rows: Collection[TransactionMetadata], with_tables: bool) -> _Heads:
     """The heads, each with the markers and parts of these decided rows.
 
     A table that does not take a part is missing.
@@ -242,7 +254,7 @@ def _published(root: Root, rows: Collection[TransactionMetadata]) -> _Heads:
     failed: dict[ProducerIdAndEpoch, TxnLogError] = {}
     missing: dict[str, str] = {}
     for attempt in range(TRIES_MAX):
-        heads = _tail(root, missing)
+        heads = _tail(root, missing, with_tables)
         left = unpublished(rows, {name: log.view for name, log in heads.topics.items()})
         asked = [row for row in rows if row.transaction not in done]
         for name, (_, state) in list(heads.tables.items()):
@@ -273,8 +285,8 @@ def _published(root: Root, rows: Collection[TransactionMetadata]) -> _Heads:
     )
 
 
-def _tail(root: Root, missing: dict[str, str]) -> _Heads:
-    """All topics and enlisted tables, tailed; new topics are looked for beside.
+def _tail(root: Root, missing: dict[str, str], with_tables: bool) -> _Heads:
+    """All topics, and enlisted tables, tailed; new topics are looked for beside.
 
     Tables that cannot be read are added to `missing`. Raises StorageError.
     """
@@ -284,9 +296,8 @@ def _tail(root: Root, missing: dict[str, str]) -> _Heads:
     def look() -> None:
         names.extend(name for name in root.store.list_folders() if may_be_topic(name))
 
-    enlisted = {
-        name: table for name, table in root.enlisted(refresh=False).items() if name not in missing
-    }
+    enlisted = root.enlisted(refresh=False) if with_tables else {}
+    enlisted = {name: table for name, table in enlisted.items() if name not in missing}
     calls: list[Callable[[], Any]] = [
         look,
         *(partial(_tailed, log) for log in known.values()),

@@ -87,8 +87,8 @@ class Snapshot(JsonObject, frozen=True, kw_only=True):
     """One state of a root: every topic and enlisted table by name, the offsets of every group.
 
     `at_ms` is when it was begun, by the store's clock. `missing`: tables that it does not have, and
-    why. `shards`: the version of each row table that existed; what has been decided in those of the
-    transaction log is shown, and nothing later.
+    why. `shards`, only if it was taken without tables: the version of each row table; what has been
+    decided in those of the transaction log is shown, and nothing later.
     """
 
     at_ms: Int64
