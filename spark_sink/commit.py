@@ -10,6 +10,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,12 +21,14 @@ from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import complete, finish
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
-from txnlog.coordinator.staged_files import TopicsRead, read_topics
+from txnlog.coordinator.staged_files import Staging, TopicsRead, read_topics
 from txnlog.coordinator.state_rows import is_published
+from txnlog.coordinator.tables import TableChange, markers_in
 from txnlog.errors import CheckpointError, TxnLogError
 from txnlog.process.failures import caught
 from txnlog.process.log_level import configure_logging
 from txnlog.protocol.app_transactions import other_records
+from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import (
     AppTransaction,
     LastBatch,
@@ -54,14 +57,35 @@ def commit_micro_batch(options: Config, tasks: Sequence[StagedTask], batch_id: i
     if not tasks:
         return
     configure_logging()
-    run = tasks[0]
-    facts = {"queryId": run.query_id, "batchId": str(batch_id), **_staging(tasks)}
+
+    def commit(
+        cluster: Cluster, phases: Phases, committed: list[CommittedBatch]
+    ) -> TransactionMetadata | None:
+        phases.facts.update(staging_facts(tasks))
+        return commit_once(cluster, options, tasks, batch_id, phases, committed)
+
+    run_micro_batch(options, tasks[0], batch_id, commit)
+
+
+def run_micro_batch(
+    options: Config,
+    run: StagedTask,
+    batch_id: int,
+    commit: Callable[[Cluster, Phases, list[CommittedBatch]], TransactionMetadata | None],
+    *,
+    create: bool = False,
+) -> None:
+    """Make the commit of a micro-batch, and what goes with it: its figures, a sweep, an event.
+
+    `commit` returns the row that it leaves, None if it has committed nothing.
+    """
+    facts = {"queryId": run.query_id, "batchId": str(batch_id)}
     phases = Phases(facts, before=_measured.pop(run.run_id, None))
-    cluster = Cluster.cached(options.root, options.storage)
+    cluster = Cluster.cached(options.root, options.storage, create=create)
     row: TransactionMetadata | None = None
     committed: list[CommittedBatch] = []
     try:
-        row = commit_once(cluster, options, tasks, batch_id, phases, committed)
+        row = commit(cluster, phases, committed)
     finally:
         phases.stop()
         # Transactions of dead processes have waited for this one.
@@ -87,9 +111,46 @@ def commit_once(
 
     `committed` gets what was committed.
     """
-    run, batches = tasks[0], _ordered(tasks)
+    batches = _ordered(tasks)
     topics = tuple(sorted({batch.topic for batch in batches}))
-    row, planned, read = _read(cluster, options, run.query_id, batch_id, topics, phases)
+    begun = begin_batch(
+        cluster, options, tasks[0], batch_id, phases, topics=topics, is_empty=not batches
+    )
+    if begun is None:
+        return None
+    return commit_begun(cluster, begun, batches, phases, committed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunBatch:
+    """A micro-batch that is to be committed, and the row of its query, which its run owns.
+
+    `read` are its topics, if they were just read.
+    """
+
+    run: StagedTask
+    planned: PlannedBatch
+    row: TransactionMetadata
+    offsets: Sequence[GroupOffsets]
+    is_first_of_run: bool
+    read: TopicsRead | None
+
+
+def begin_batch(
+    cluster: Cluster,
+    options: Config,
+    run: StagedTask,
+    batch_id: int,
+    phases: Phases,
+    *,
+    topics: Sequence[str] | None = None,
+    is_empty: bool = False,
+) -> BegunBatch | None:
+    """Get the row and the offsets ready; None if the batch is committed, or has nothing at all.
+
+    `topics` are those of the batch; None: they are not known, as it is not staged yet.
+    """
+    row, planned, read = _read(cluster, options, run.query_id, batch_id, topics or (), phases)
     is_next = goes_on(row, run.run_id, batch_id) and _is_published(cluster, row, read)
     if not is_next:
         # The row was a guess, on which only a commit may rely.
@@ -98,7 +159,7 @@ def commit_once(
     is_first_of_run = not is_owned(row, run.run_id)
     with phases.measure("sources"):
         offsets = group_offsets(options, cluster, planned, is_first_of_run=is_first_of_run)
-    if not batches and not offsets:
+    if is_empty and not offsets:
         return None
     if row is None or not is_next:
         # A decided transaction is finished first, whichever run decided it. A committed batch is
@@ -113,22 +174,48 @@ def commit_once(
             # The topics may have changed while the id was taken over.
             read = None
             with phases.measure("own"):
-                row = _take_over(options, cluster, run, topics)
+                row = _take_over(options, cluster, run, topics or ())
             if _is_committed(row, options, run, planned):
                 return None
     _keep_figures_of(row.owner.last_batch, phases)
-    last_batch = LastBatch(batch_id=batch_id, digest=planned.digest, topics=topics)
+    return BegunBatch(
+        run=run,
+        planned=planned,
+        row=row,
+        offsets=offsets,
+        is_first_of_run=is_first_of_run,
+        read=None if topics is None else read,
+    )
+
+
+def commit_begun(
+    cluster: Cluster,
+    begun: BegunBatch,
+    batches: Sequence[StagedBatch],
+    phases: Phases,
+    committed: list[CommittedBatch] | None = None,
+    *,
+    tables: tuple[TableChange, ...] = (),
+) -> TransactionMetadata:
+    """Commit what was staged, with the offsets; the row that the commit leaves."""
+    topics = tuple(sorted({batch.topic for batch in batches}))
+    planned = begun.planned
     left = cluster.coordinator.commit(
-        row, batches, offsets=offsets, last_batch=last_batch, phases=phases, read=read
+        begun.row,
+        Staging(frozenset(topics), lambda: batches, tables),
+        offsets=begun.offsets,
+        last_batch=LastBatch(batch_id=planned.batch_id, digest=planned.digest, topics=topics),
+        phases=phases,
+        read=begun.read,
     )
     if committed is not None:
         done = CommittedBatch(
-            run=run,
-            batch_id=batch_id,
+            run=begun.run,
+            batch_id=planned.batch_id,
             row=left,
             staged=batches,
-            offsets=offsets,
-            is_first_of_run=is_first_of_run,
+            offsets=begun.offsets,
+            is_first_of_run=begun.is_first_of_run,
         )
         committed.append(done)
     return left
@@ -155,6 +242,9 @@ def _is_published(
     unsure = {topic for topic, topic_id in row.topic_ids if not is_marked(topic, topic_id)}
     known = {**known, **read_topics(cluster, unsure - known.keys())}
     logs = {topic: cluster.topic_log(topic) for topic in row.topics if known.get(topic) is None}
+    ended = markers_in(cluster, transaction.producer_id, row.tables).values()
+    if any(epoch < transaction.epoch for epoch in ended):
+        return False
     groups = [cluster.offsets_log(one.group_id).view for one in row.moves]
     has_moved = all(view.markers.get(row.producer_id, -1) >= row.txn_epoch for view in groups)
     return has_moved and is_published(row, logs)
@@ -212,7 +302,7 @@ def commit_batch_write(options: Config, tasks: Sequence[StagedTask]) -> None:
     if not batches:
         return
     configure_logging()
-    phases = Phases(_staging(tasks))
+    phases = Phases(staging_facts(tasks))
     cluster = Cluster.cached(options.root, options.storage)
     host, pid = this_process()
     owner = Owner(run_id=str(uuid.uuid4()), host=host, pid=pid)
@@ -263,8 +353,9 @@ def _skipped(cluster: Cluster, batches: Sequence[StagedBatch], app: AppTransacti
     return (
         f"{pair} is another write: it has {_named(others)}, and the write that is skipped now has "
         f"{_named(given)}. The skipped records are in no topic. Where a query lost its checkpoint, "
-        "its batch ids began again: let txnAppId name the query (docs/recipes.md, Several topics "
-        "at once), and write the skipped records under another txnAppId or a higher txnVersion."
+        "its batch ids began again: use spark_sink.transactional there (docs/recipes.md, Several "
+        "topics at once), and write the skipped records under another txnAppId or a higher "
+        "txnVersion."
     )
 
 
@@ -272,12 +363,12 @@ def _named(records: Mapping[str, int]) -> str:
     return ", ".join(f"{records[topic]} records in topic {topic}" for topic in sorted(records))
 
 
-def _staging(tasks: Sequence[StagedTask]) -> dict[str, str]:
+def staging_facts(tasks: Sequence[StagedTask]) -> dict[str, str]:
     """What the tasks staged, and their own time, without waiting for rows.
 
     Tasks run in parallel: the longest one bounds the batch's latency, the sum is its cost.
     """
-    times_ns = [task.stage_ns for task in tasks]
+    times_ns = [task.stage_ns for task in tasks] or [0]
     batches = _ordered(tasks)
     return {
         "tasks": str(len(tasks)),

@@ -54,7 +54,7 @@ def stream_writer(
             'append-only. Use outputMode("append"), or foreachBatch for aggregates.',
             option="outputMode",
         )
-    _check_schema(schema, parsed)
+    check_schema(schema, parsed)
     check_lineage(parsed)
     writer = TxnLogStreamWriter(parsed, _cluster(parsed).cluster_id)
     collect_garbage()
@@ -78,7 +78,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
             option="txnAppId",
         )
     _check_app_id(parsed)
-    _check_schema(schema, parsed)
+    check_schema(schema, parsed)
     return TxnLogWriter(parsed, _cluster(parsed).cluster_id)
 
 
@@ -110,7 +110,7 @@ class TxnLogStreamWriter(DataSourceStreamArrowWriter):
     @reports_causes
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows; nothing is visible before the commit."""
-        return stream_message(*_stage(self._options, self._cluster_id, iterator))
+        return stream_message(*stage_rows(self._options, self._cluster_id, iterator))
 
     @reports_causes
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -138,7 +138,7 @@ class TxnLogWriter(DataSourceArrowWriter):
     @reports_causes
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows; nothing is visible before the commit."""
-        return batch_message(*_stage(self._options, self._cluster_id, iterator))
+        return batch_message(*stage_rows(self._options, self._cluster_id, iterator))
 
     @reports_causes
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -150,7 +150,7 @@ class TxnLogWriter(DataSourceArrowWriter):
         """No action, as in TxnLogStreamWriter.abort."""
 
 
-def _check_schema(schema: StructType, options: Config) -> None:
+def check_schema(schema: StructType, options: Config) -> None:
     check_columns(
         arrow_schema(schema),
         topic=options.get("topic"),
@@ -165,7 +165,7 @@ def _cluster(options: Config) -> Cluster:
     )
 
 
-def _stage(
+def stage_rows(
     options: Config, cluster_id: str, rows: Iterator[pa.RecordBatch]
 ) -> tuple[tuple[StagedBatch, ...], int]:
     """Stage one task's rows, which this thread receives and another one stages.

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from checkpoint import Checkpoint, OffsetSeq, groups_of, is_readable, source_positions, store_url
+from checkpoint import (
+    Checkpoint,
+    OffsetSeq,
+    groups_of,
+    is_readable,
+    source_positions,
+    store_url,
+)
 from txnlog.cluster import Cluster
 from txnlog.errors import CheckpointError, ConfigError
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.settings.config import Config, warn_once
-from txnlog.settings.roots import place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ def planned_batch(options: Config, batch_id: int) -> PlannedBatch:
             "the sink), to a local disk, s3, gs or az.",
             option="checkpointLocation",
         )
-    checkpoint = Checkpoint(location, _checkpoint_settings(options, location))
+    checkpoint = _checkpoint(options, location)
     try:
         return PlannedBatch(batch_id, checkpoint, checkpoint.planned(batch_id))
     except CheckpointError:
@@ -54,13 +59,24 @@ def planned_batch(options: Config, batch_id: int) -> PlannedBatch:
         return PlannedBatch(batch_id)
 
 
-def _checkpoint_settings(options: Config, location: str) -> Mapping[str, str]:
-    """The settings of the checkpoint's store: its own, else the root's if it is in that cloud."""
-    if options.checkpoint_storage:
-        return options.checkpoint_storage
-    root, there = place_of(options.root), place_of(store_url(location))
-    is_alike = there is None or (root is not None and root.cloud == there.cloud)
-    return options.storage if is_alike else {}
+def _checkpoint(options: Config, location: str) -> Checkpoint:
+    settings = options.checkpoint_storage or options.storage_at(store_url(location))
+    return Checkpoint(location, settings)
+
+
+def check_checkpoint(options: Config, query_id: str) -> None:
+    """Raise ConfigError for the checkpoint of another query, CheckpointError for none."""
+    location = options.get("checkpointLocation")
+    if location is None or not is_readable(location):
+        return
+    checkpoint = _checkpoint(options, location)
+    owner = checkpoint.query_id()
+    if owner != query_id:
+        raise ConfigError(
+            f"{checkpoint.file_name('metadata')} is that of query {owner}, and this is query "
+            f"{query_id}. Pass the checkpointLocation of this query.",
+            option="checkpointLocation",
+        )
 
 
 def group_offsets(

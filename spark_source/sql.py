@@ -18,19 +18,20 @@ from pyspark.sql import DataFrame
 from spark_source.state_tables import consumer_offsets, snapshot_offsets, transaction_state
 from txnlog.cluster import Cluster
 from txnlog.connector.causes import line_of_cause
-from txnlog.connector.spark_versions import DELTA_FOR
+from txnlog.connector.spark_delta import (
+    hadoop_options,
+    is_of_this_spark,
+    spark_url,
+    why_no_delta,
+)
 from txnlog.coordinator.snapshots import topic_at
 from txnlog.errors import ConfigError, StorageError
 from txnlog.protocol.batches import COMMITTED, NONE
 from txnlog.protocol.snapshots import Snapshot, TableVersion
 from txnlog.protocol.topics import TopicState
-from txnlog.settings.config import warn_once
-from txnlog.settings.hadoop import general_name, hadoop_settings, hadoop_url, is_secret_setting
-from txnlog.settings.redaction import SETTING, SPARK_DEFAULT, warning_of
-from txnlog.settings.roots import checked_root, place_of, redacted_url
-from txnlog.settings.storage_options import StoreSettings, checked_settings
+from txnlog.settings.roots import checked_root, redacted_url
+from txnlog.settings.storage_options import StoreSettings, checked_settings, settings_at
 from txnlog.storage.batches.records import CREATE_TIME
-from txnlog.storage.store.opening import complete_options
 from txnlog.storage.tables.topic_log import TopicLog
 
 if TYPE_CHECKING:
@@ -50,12 +51,6 @@ TRANSACTION_STATE = "__transaction_state"
 CONSUMER_OFFSETS = "__consumer_offsets"
 
 _NO_BOUND = 2**63 - 1
-_DELTA_LINES = (
-    "spark.jars.packages (Delta's jar for this Spark), "
-    "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
-    "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"
-)
-_NO_DELTA = ("DATA_SOURCE_NOT_FOUND", "DELTA_CONFIGURE_SPARK_SESSION")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,8 +265,8 @@ def _read(reads: _Reads, log: TopicLog) -> DataFrame:
 
 def _table(reads: _Reads, name: str, one: TableVersion) -> DataFrame:
     """An enlisted table as a snapshot shows it."""
-    url = one.url if one.url.startswith("file:") else _spark_url(reads, one.url)
-    return _delta(reads, f"table {name}", url, one.version, root=one.url)
+    place = spark_url(reads.spark, one.url, _storage(reads, one.url))
+    return _delta(reads, f"table {name}", place, one.version, url=one.url)
 
 
 def conditions(view: TopicState, *, read_committed: bool) -> Iterator[str]:
@@ -308,31 +303,26 @@ def _of_partition(offsets: Iterable[int]) -> str:
 
 
 def _delta(
-    reads: _Reads, name: str, table: str, version: int, *, root: str | None = None
+    reads: _Reads, name: str, table: str, version: int, *, url: str | None = None
 ) -> DataFrame:
-    """The Delta table at a URL of Spark's, at a version; `root`: its own place, if it has one."""
-    spark = ".".join(reads.spark.version.split(".")[:2])
+    """The Delta table at a URL of Spark's, at a version; `url`: its own place, if it has one."""
     reader = reads.spark.read.format("delta").option("versionAsOf", version)
-    reader = reader.options(**_hadoop_options(reads, root))
+    if reads.spark_root is None:
+        options = hadoop_options(reads.spark, url or reads.root, _storage(reads, url))
+        reader = reader.options(**options)
     try:
         frame = reader.load(table)
         # Spark Connect resolves nothing before the schema is requested.
         _ = frame.schema
-        if spark not in DELTA_FOR:
+        if not is_of_this_spark(reads.spark):
             frame.head(1)  # A jar for another Spark fails only here.
     except Exception as error:
         # The errors of Spark, Java and Spark Connect have no common base class.
         cause = line_of_cause(error)
-        if spark not in DELTA_FOR:
+        if why := why_no_delta(reads.spark, error):
             raise ConfigError(
-                f"Delta has no release for Spark {spark} yet, and reads {name} for SQL: "
-                f'use spark.read.format("txnlog"), which does not need Delta. Spark says: {cause}'
-            ) from error
-        if any(condition in str(error) for condition in _NO_DELTA):
-            raise ConfigError(
-                f"This Spark session has no Delta, which is needed to read {name}. Start "
-                f"Spark with the Delta lines of conf/spark-defaults.conf: {_DELTA_LINES}; or read "
-                f'with spark.read.format("txnlog"), which does not need Delta. Spark says: {cause}'
+                f"SQL reads {name} by Spark's Delta reader: {why}; or read with "
+                f'spark.read.format("txnlog"), which does not need Delta. Spark says: {cause}'
             ) from error
         raise StorageError(
             f"Spark cannot read {redacted_url(table)} at version {version}, but txnlog "
@@ -348,43 +338,11 @@ def _delta(
 def _table_path(reads: _Reads, path: str) -> str:
     if reads.spark_root is not None:
         return f"{reads.spark_root.rstrip('/')}/{path}"
-    local = reads.cluster.store.local_path(path)
-    if local is not None:
-        # Without a scheme Spark would resolve the path on its default file system.
-        return f"file://{local}"
-    return f"{_spark_url(reads, reads.root).rstrip('/')}/{path}"
+    return f"{spark_url(reads.spark, reads.root, reads.storage)}/{path}"
 
 
-def _spark_url(reads: _Reads, url: str) -> str:
-    # EMR has a file system of its own for s3://.
-    own_s3 = reads.spark.conf.get("spark.hadoop.fs.s3.impl", None) is not None
-    return url if own_s3 else hadoop_url(url, reads.storage)
-
-
-def _hadoop_options(reads: _Reads, root: str | None = None) -> dict[str, str]:
-    """What Spark's reader needs for the store, except what the session has of it.
-
-    A `root` in another cloud has only what the session has.
-    """
-    here, there = place_of(reads.root), place_of(root or reads.root)
-    if reads.spark_root is not None or here is None or there is None or here.cloud != there.cloud:
-        return {}
-    root = root or reads.root
-    conf = reads.spark.conf
-
-    def is_set(name: str) -> bool:
-        names = (name, general_name(root, name))
-        return any(conf.get(f"spark.hadoop.{one}", None) is not None for one in names)
-
-    options = complete_options(root, reads.storage)
-    found = {
-        name: value for name, value in hadoop_settings(root, options).items() if not is_set(name)
-    }
-    secrets = [name for name in found if is_secret_setting(name)]
-    warning = warning_of(secrets, conf.get(SETTING, SPARK_DEFAULT) or SPARK_DEFAULT)
-    if warning:
-        warn_once(warning)
-    return found
+def _storage(reads: _Reads, url: str | None) -> StoreSettings:
+    return settings_at(reads.storage, root=reads.root, url=url or reads.root)
 
 
 def _quoted(name: str) -> str:

@@ -495,10 +495,7 @@ class Producer(ClosedAtTheEnd):
         call = ProducerCall.WRITE_TABLE
         deadline = self._deadline(call.value, timeout)
         name, given = arguments.text("table", table), to_table(rows)
-        named: list[Mapping[str, object]] | None = None
-        if partitions is not None:
-            found = enumerate(arguments.items("partitions", partitions))
-            named = [arguments.one_of(f"partitions[{at}]", one, Mapping) for at, one in found]
+        named = arguments.partition_values("partitions", partitions)
         self._manager(call).write_table(
             lambda writes: writes.overwrite(name, given, named), deadline
         )

@@ -89,7 +89,7 @@ def test_each_task_ends_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     cluster.create_topic("t", partitions=1)
     options = parse_config({"path": str(tmp_path), "topic": "t"}, "writeStream")
     rows = pa.RecordBatch.from_pydict({"key": [b"k"], "value": [b"v"]})
-    (staged,), _ = sink._stage(options, cluster.cluster_id, iter([rows, rows]))
+    (staged,), _ = sink.stage_rows(options, cluster.cluster_id, iter([rows, rows]))
     assert calls == ["write"]
     file = FileSlice(f"t/{staged.path}", 0, 1, staged.size_bytes, staged.num_records)
     found = PartitionRange("t", 0, 0, 2, (file,))

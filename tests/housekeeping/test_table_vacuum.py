@@ -7,18 +7,23 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.cases import Some
 from tests.coordinator.test_tables import NARROW, blocked
 from tests.faults import Trial, meetings
 from tests.housekeeping.steps import DAY_MS, HOUR_MS, vacuum
-from tests.tables import NAME, URL, ForeignTable, appended, definition, with_table
+from tests.protocol.enlisted_tables import add
+from tests.tables import NAME, URL, ForeignTable, appended, definition, rows, with_table
 from tests.world import consumed, outcome_of, owned, process, recover, world
 from txnlog.cluster import Cluster
 from txnlog.coordinator.staged_files import Staging
+from txnlog.coordinator.tables import TableChange
 from txnlog.errors import StagedFileTooOldError
 from txnlog.housekeeping.vacuum import Vacuum
+from txnlog.protocol.enlisted.parts import new_part
 from txnlog.testing.faults import PausedClock, SharedMemory
 
 WEEK_MS = 7 * DAY_MS
@@ -102,6 +107,37 @@ def test_vacuum_keeps_what_a_named_snapshot_shows(caplog: pytest.LogCaptureFixtu
     assert vacuum(shared) == 0
     cluster.drop_snapshot("kept")
     assert vacuum(shared) == 1
+
+
+def staging_table(cluster: Cluster, *names: str) -> tuple[TableChange, ...]:
+    """What Spark would stage: a table with these files; the change is of the first one."""
+    store, folder = cluster.table_log(URL).store, f"_txnlog/{cluster.cluster_id}/{'a' * 32}"
+    data = pa.BufferOutputStream()
+    pq.write_table(rows(1).drop_columns("day"), data)
+    for name in ("_delta_log/00000000000000000000.json", "_delta_log/_last_checkpoint", *names):
+        store.put_new(f"{folder}/{name}", data.getvalue().to_pybytes())
+    log = cluster.table_log(URL)
+    log.refresh()
+    file = add(f"{folder}/{names[0]}", rows=1, day="1")
+    part = new_part(log.state.as_staged_under(), (file,), mode="append")
+    now_ms = cluster.store.now_ms()
+    return (TableChange(name=NAME, url=URL, part=part, staged_ms=now_ms),)
+
+
+def test_vacuum_deletes_staging_tables_but_what_was_adopted() -> None:
+    """Of a driver that is dead, and of one that committed (R72)."""
+    shared = world()
+    cluster = begun(shared)
+    row = owned(cluster, "run")
+    tables = staging_table(cluster, "day=1/part-0.snappy.parquet", "part-1.snappy.parquet")
+    cluster.coordinator.commit(row, Staging(frozenset(), tuple, tables))
+    recover(shared)
+    shared.clock.advance_ms(WEEK_MS - HOUR_MS)
+    assert vacuum(shared) == 0
+    shared.clock.advance_ms(HOUR_MS)
+    assert vacuum(shared) == 3
+    assert data(staged_files(shared)) == {"part-0.snappy.parquet"}
+    assert ForeignTable(shared).ours() == [1]
 
 
 def test_vacuum_keeps_the_part_of_a_blocked_transaction() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from txnlog.connector.spark_versions import DELTA_FOR
+from txnlog.connector.spark_delta import DELTA_FOR
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTENTS = {"txnlog", "spark_source", "spark_sink", "checkpoint", "pyspark_txnlog.py"}

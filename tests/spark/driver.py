@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from jobs.spark_session import build_session
-from tests.spark import pipeline
+from tests.spark import pipeline, tables_pipeline
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +37,7 @@ def outcome(spark: SparkSession, command: dict[str, Any]) -> str | None:
     what = {
         "stream": pipeline.start,
         "flaky stream": start_flaky,
+        "transactional": tables_pipeline.start,
         "write": write,
         "count": count_by_sql,
     }[command.pop("command")]

@@ -34,7 +34,7 @@ def stage(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Stage rows as task 7 of Spark does."""
     monkeypatch.setattr(sink, "task_context", lambda: SimpleNamespace(partitionId=lambda: 7))
     options = parse_config({"path": str(tmp_path), "topic": "t"}, "writeStream")
-    return lambda rows: sink._stage(options, cluster.cluster_id, rows)[0]
+    return lambda rows: sink.stage_rows(options, cluster.cluster_id, rows)[0]
 
 
 def batch(number: int, **more: list[int]) -> pa.RecordBatch:

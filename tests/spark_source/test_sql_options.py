@@ -1,4 +1,4 @@
-"""What Spark's Delta reader is given for an object store; without a session."""
+"""What Spark's Delta is given for an object store; without a session."""
 
 from __future__ import annotations
 
@@ -8,42 +8,46 @@ from typing import Any
 
 import pytest
 
-from spark_source.sql import _hadoop_options, _reads, _table_path
+from spark_source.sql import _reads, _table_path
+from txnlog.connector.spark_delta import hadoop_options
 from txnlog.settings import config as config_module
 from txnlog.settings.redaction import RECOMMENDED
+from txnlog.settings.storage_options import checked_settings
 
 KEYS = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "region": "r"}
 PREFIX = "fs.s3a.bucket.b."
 
 
-def reads(
-    conf: dict[str, str], storage: dict[str, str], *, root: str = "s3://b/x", url: str | None = None
-) -> Any:
-    session: Any = SimpleNamespace(
-        conf=SimpleNamespace(get=lambda name, other=None: conf.get(name, other))
+def session(conf: dict[str, str]) -> Any:
+    return SimpleNamespace(
+        conf=SimpleNamespace(get=lambda name, other=None: conf.get(name, other)), version="4.2.0"
     )
-    return _reads(session, root, storage, url, include_headers=False)
 
 
-def test_reader_gets_the_same_credentials_except_what_the_session_has() -> None:
+def options(conf: dict[str, str], storage: dict[str, str], root: str = "s3://b/x") -> Any:
+    return hadoop_options(session(conf), root, checked_settings(root, storage))
+
+
+def test_spark_gets_the_same_credentials_except_what_the_session_has() -> None:
     """One place for credentials; a setting of the session is meant as it is."""
-    found = _hadoop_options(reads({}, KEYS))
+    found = options({}, KEYS)
     assert found[f"{PREFIX}access.key"] == "k"
     assert found[f"{PREFIX}endpoint.region"] == "r"
     for name in ("spark.hadoop.fs.s3a.endpoint.region", f"spark.hadoop.{PREFIX}endpoint.region"):
-        own = _hadoop_options(reads({name: "other"}, KEYS))
+        own = options({name: "other"}, KEYS)
         assert own == {k: v for k, v in found.items() if k != f"{PREFIX}endpoint.region"}
-    assert _hadoop_options(reads({}, KEYS, url="s3a://b/x")) == {}
-    assert _hadoop_options(reads({}, {}, root="/data")) == {}
+    assert options({}, {}, root="/data") == {}
 
 
-def test_table_is_at_hadoops_url(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_is_at_hadoops_url() -> None:
     """Hadoop has no s3://, except EMR's own."""
-    cluster = SimpleNamespace(store=SimpleNamespace(local_path=lambda path: None))
-    monkeypatch.setattr("spark_source.sql._Reads.cluster", cluster)
-    assert _table_path(reads({}, {}), "t") == "s3a://b/x/t"
-    assert _table_path(reads({"spark.hadoop.fs.s3.impl": "emr"}, {}), "t") == "s3://b/x/t"
-    assert _table_path(reads({}, {}, url="s3n://b/y/"), "t") == "s3n://b/y/t"
+
+    def path(conf: dict[str, str], url: str | None = None) -> str:
+        return _table_path(_reads(session(conf), "s3://b/x", {}, url, include_headers=False), "t")
+
+    assert path({}) == "s3a://b/x/t"
+    assert path({"spark.hadoop.fs.s3.impl": "emr"}) == "s3://b/x/t"
+    assert path({}, "s3n://b/y/") == "s3n://b/y/t"
 
 
 def test_session_that_would_show_a_secret_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -51,10 +55,10 @@ def test_session_that_would_show_a_secret_is_one_warning(caplog: pytest.LogCaptu
     root, key = "abfss://c@a.dfs.core.windows.net", {"account_key": "c2VjcmV0"}
     config_module._warned.clear()
     with caplog.at_level(logging.WARNING, "txnlog"):
-        _hadoop_options(reads({"spark.redaction.regex": RECOMMENDED}, key, root=root))
+        options({"spark.redaction.regex": RECOMMENDED}, key, root)
         assert not caplog.records
         for _ in range(2):
-            _hadoop_options(reads({}, key, root=root))
+            options({}, key, root)
     assert len(caplog.records) == 1
     assert "fs.azure.account.key.a.dfs.core.windows.net" in caplog.text
     assert "c2VjcmV0" not in caplog.text

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.versions.installed import ROOT
-from txnlog.connector.spark_versions import DELTA_FOR
+from txnlog.connector.spark_delta import DELTA_FOR
 
 pytestmark = pytest.mark.versions
 

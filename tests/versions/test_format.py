@@ -17,7 +17,8 @@ from spark_source.sql import create_views, read_committed
 from tests.spark import pipeline
 from tests.versions.installed import SPARK
 from txnlog.cluster import Cluster
-from txnlog.connector.spark_versions import DELTA_FOR, HAS_READ_LIMITS
+from txnlog.connector.spark_delta import DELTA_FOR
+from txnlog.connector.spark_versions import HAS_READ_LIMITS
 from txnlog.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
-    "DELTA_FOR",
     "DataSourceStreamArrowWriter",
     "ReadAllAvailable",
     "ReadLimit",
@@ -40,9 +39,6 @@ __all__ = [
     "for_this_spark",
     "warn_of_tcp",
 ]
-
-DELTA_FOR = ("4.0", "4.1", "4.2")
-"""The Sparks that Delta has a jar for; it is built for each, and loads into others, too."""
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter

@@ -1,6 +1,7 @@
 """How long each phase of one commit took. Passed along with the commit; no global state.
 
 housekeeping   sweeping transactions of dead processes, if due; after the commit, so not in it
+stage          the user's function of a foreachBatch
 sources        reading the batch's source offsets in Spark's checkpoint
 tail           bringing the state row and the topics' logs up to date, beside files not yet written
 own            finishing the former transaction of the transactional.id; take-over, once per run

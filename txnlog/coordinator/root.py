@@ -12,7 +12,7 @@ from typing import TypeVar
 from txnlog.errors import ConfigError, NotCoordinatorError, TxnLogError, UnknownTableError
 from txnlog.process.failures import Failures, caught
 from txnlog.protocol.copies import Copy, WholeCopy
-from txnlog.protocol.enlisted.registry import EnlistedTable
+from txnlog.protocol.enlisted.registry import EnlistedTable, find_enlisted
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.shards import offsets_table, shard_number, state_table
@@ -313,6 +313,11 @@ class Root:
             if refresh:
                 self._meta.refresh()
             return self._meta.enlisted()
+
+    def find_table(self, name: str) -> EnlistedTable:
+        """An enlisted table, as last read if it was there. Raises UnknownTableError."""
+        known = self.enlisted(refresh=False)
+        return find_enlisted(known if name in known else self.enlisted(), name)
 
     def enlist(self, name: str, table: EnlistedTable) -> None:
         """See ClusterLog.enlist."""

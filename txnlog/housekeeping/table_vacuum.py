@@ -1,4 +1,5 @@
-"""What vacuum deletes of the files that transactions have staged for Delta tables of others.
+"""What vacuum deletes of the files that transactions have staged for Delta tables of others, and of
+the staging tables that Spark has written them into.
 
 Below `<table>/_txnlog/<cluster id>` only txnlog deletes. Such a file becomes live by a decided
 transaction only, so the barriers are in the shards: the reads are in the order of
@@ -32,6 +33,7 @@ DAY_MS = 86_400_000
 
 _DATA_FILE = re.compile(r"part-[0-9a-f]{32}\.parquet\Z")
 _PART_FILE = re.compile(r"[0-9a-f]{32}\.json\Z")
+_IN_STAGING_TABLE = re.compile(r"[0-9a-f]{32}/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +56,23 @@ def old_staged_files(
     for name, table in tables.items():
         with failures.of(f"table {name!r}"):
             store = cluster.open_table(table.url).store
+            folder = staging_folder(cluster.cluster_id)
             old = [
                 StoredFile(item.path, item.size_bytes, item.last_modified_ms)
-                for item in store.list(staging_folder(cluster.cluster_id))
-                if now_ms - item.last_modified_ms >= age_ms + _longer_ms(file_name(item.path))
+                for item in store.list(folder)
+                if now_ms - item.last_modified_ms
+                >= age_ms + _longer_ms(item.path[len(folder) + 1 :])
             ]
             if old:
                 found.append(StagedFiles(table, store, old))
     return found
 
 
-def _longer_ms(name: str) -> float:
-    if _DATA_FILE.match(name):
+def _longer_ms(path: str) -> float:
+    """How much longer than the vacuum age a file stays; what is not ours stays for ever."""
+    if _IN_STAGING_TABLE.match(path) or _DATA_FILE.match(file_name(path)):
         return 0
-    return DAY_MS if _PART_FILE.match(name) else float("inf")
+    return DAY_MS if _PART_FILE.match(path) else float("inf")
 
 
 def deletable_staged_files(

@@ -16,7 +16,6 @@ from txnlog.coordinator.tables import TableChange
 from txnlog.errors import InvalidTxnStateError, TableDataError, TableFeatureError
 from txnlog.protocol.enlisted.actions import AddFile, TableState
 from txnlog.protocol.enlisted.parts import Mode, new_part
-from txnlog.protocol.enlisted.registry import find_enlisted
 from txnlog.storage.tables.enlisted_files import stage
 
 Partitions = Sequence[Mapping[str, object]]
@@ -89,15 +88,14 @@ class TableWrites:
 
         Rows that do not fit that may fit what the table is now.
         """
-        known = self._cluster.enlisted(refresh=False)
-        table = find_enlisted(known if name in known else self._cluster.enlisted(), name)
+        table = self._cluster.find_table(name)
         log = self._cluster.table_log(table.url)
         read_version = log.state.version
         if read_version < 0:
             log.refresh()
 
         def staged() -> _Write:
-            state = replace(log.state, domains=dict(log.state.domains), txns={}, files=None)
+            state = log.state.as_staged_under()
             write = _Write(table.url, state, self._cluster.store.now_ms(), mode, partitions)
             return self._staged(write, rows)
 

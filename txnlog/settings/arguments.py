@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -181,6 +181,13 @@ def topic_partition(
             refusal=OffsetMetadataTooLargeError,
         )
     return TopicPartition(topic_name, number, offset, metadata)
+
+
+def partition_values(name: str, given: Any) -> list[Mapping[str, object]] | None:
+    """Partitions of a table by the values of their columns; None for all of it."""
+    if given is None:
+        return None
+    return [one_of(f"{name}[{at}]", one, Mapping) for at, one in enumerate(items(name, given))]
 
 
 def topic_partitions(name: str, given: Any, **limits: int) -> list[TopicPartition]:

@@ -28,6 +28,7 @@ from txnlog.settings.storage_options import (
     StoreSettings,
     checked_settings,
     secret_names,
+    settings_at,
 )
 from txnlog.settings.table import CLIENTS, SETTINGS, SPARK, TOPIC, Scope, Setting, Value
 from txnlog.settings.values import OBJECTS, identifier, refused, setting_text
@@ -73,6 +74,10 @@ class Config:
     def is_set(self, name: str) -> bool:
         """Whether the user set it."""
         return name in self.given
+
+    def storage_at(self, url: str) -> StoreSettings:
+        """The settings of the store at a URL: those of the root if both are in one cloud."""
+        return settings_at(self.storage, root=self.root, url=url)
 
     def __repr__(self) -> str:
         values = [f"{name}={self.values[name]!r}" for name in sorted(self.given)]

@@ -150,6 +150,13 @@ def checked_settings(
     return StoreSettings(options.values if is_remote else given)
 
 
+def settings_at(settings: StoreSettings, *, root: str, url: str) -> StoreSettings:
+    """The settings of the store at a URL: those of the root if both are in one cloud."""
+    here, there = place_of(root), place_of(url)
+    is_alike = there is None or (here is not None and here.cloud == there.cloud)
+    return settings if is_alike else StoreSettings()
+
+
 def secret_names(given: Mapping[str, str]) -> list[str]:
     """The keys of `given` whose values are secrets, whatever their cloud and spelling."""
     found = []

@@ -289,7 +289,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         parse=identifier,
         applies_to=SINK_BATCH,
         doc="With `txnVersion`: makes batch writes idempotent, as in a Delta table; each topic "
-        "gets the rows of one pair once. In `foreachBatch` it names the query, see "
+        "gets the rows of one pair once. In `foreachBatch` use `transactional`, see "
         "[recipes](recipes.md#several-topics-at-once). Cannot be combined with "
         "`transactional.id`.",
     ),

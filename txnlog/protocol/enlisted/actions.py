@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -266,6 +266,10 @@ class TableState:
         if self.protocol is None or self.metadata is None:
             raise ValueError(f"no {'protocol' if self.protocol is None else 'metaData'} is there")
         return Definition(self.protocol, self.metadata, dict(self.domains))
+
+    def as_staged_under(self) -> TableState:
+        """A copy that no later commit changes, of what a part needs: no files, no txns."""
+        return replace(self, domains=dict(self.domains), txns={}, files=None, removed=None)
 
     def apply(
         self, version: int, actions: Iterable[Action], *, is_checkpoint: bool = False

@@ -1,0 +1,133 @@
+"""Staging of rows for an enlisted Delta table by Spark's own Delta writer.
+
+It writes into a staging table below the enlisted one, so constraints, generated and default values,
+column mapping and statistics are Spark's. No commit of the enlisted table names the files before
+the transaction is decided (D144).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from txnlog.cluster import Cluster
+from txnlog.connector.causes import line_of_cause
+from txnlog.connector.spark_delta import hadoop_options, spark_url, why_no_delta
+from txnlog.coordinator.tables import TableChange
+from txnlog.errors import ConfigError, TableDataError
+from txnlog.protocol.enlisted.features import check_enlistable
+from txnlog.protocol.enlisted.parts import Mode, new_part, staging_folder
+from txnlog.protocol.enlisted.staging_tables import adopted, first_commit
+from txnlog.settings.config import Config
+from txnlog.storage.delta.log_files import commit_path, log_folder
+from txnlog.storage.store.objects import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Partitions = Sequence[Mapping[str, object]]
+
+
+_DELTA_APP_ID = "spark.databricks.delta.write.txnAppId"
+
+
+class StagedWrites:
+    """What a transaction writes to one enlisted table, all under one state of it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: Config,
+        spark: SparkSession,
+        name: str,
+        mode: Mode,
+        partitions: Partitions | None = None,
+    ) -> None:
+        """Create the staging table.
+
+        Raises ConfigError, UnknownTableError, TableFeatureError, TableDataError.
+        """
+        if spark.conf.get(_DELTA_APP_ID, None) is not None:
+            raise ConfigError(
+                f"{_DELTA_APP_ID} is set in this session: Delta could skip rows of the transaction "
+                "as written before. Unset it; the transaction is what makes a batch idempotent.",
+                option=_DELTA_APP_ID,
+            )
+        table = cluster.find_table(name)
+        log = cluster.table_log(table.url)
+        log.refresh()
+        check_enlistable(log.state)
+        self._spark = spark
+        self._name = name
+        self._url = table.url
+        self._store: ObjectStore = log.store
+        self._state = log.state.as_staged_under()
+        self._staged_ms = cluster.store.now_ms()
+        self.mode, self._partitions = mode, partitions
+        # Unknown partition columns are refused here.
+        new_part(self._state, (), mode=mode, partitions=partitions)
+        self._folder = f"{staging_folder(cluster.cluster_id)}/{os.urandom(16).hex()}"
+        self._storage = options.storage_at(table.url)
+        self._create()
+
+    def _create(self) -> None:
+        self._store.check_folder("_delta_log")
+        path = commit_path(self._folder, 0)
+        self._store.make_folder(log_folder(self._folder))
+        data = first_commit(self._state.definition, os.urandom(16).hex())
+        self._store.put_if_absent(path, data)
+
+    @property
+    def place(self) -> str:
+        """The URL of the staging table for Spark."""
+        return f"{spark_url(self._spark, self._url, self._storage)}/{self._folder}"
+
+    def append(self, rows: DataFrame) -> None:
+        """Stage rows, by the names of columns. Raises ConfigError without Delta, Spark's errors."""
+        writer = rows.write.format("delta").mode("append").option("mergeSchema", "false")
+        options = hadoop_options(self._spark, self._url, self._storage)
+        self._run(partial(writer.options(**options).save, self.place))
+
+    def insert(self, statement: Callable[[str], object]) -> None:
+        """Stage the rows of an INSERT; `statement` gets the staging table's name in SQL."""
+        quoted = self.place.replace("`", "``")
+        self._run(partial(statement, f"delta.`{quoted}`"))
+
+    def _run(self, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except Exception as error:
+            if why := why_no_delta(self._spark, error):
+                raise ConfigError(
+                    f"Rows of table {self._name!r} are written by Spark's Delta writer: {why}. "
+                    f"Nothing was written. Spark says: {line_of_cause(error)}"
+                ) from error
+            raise
+
+    def change(self) -> TableChange | None:
+        """For the coordinator; None for an append without rows.
+
+        Raises TableDataError for what is no append, or has rows outside of the partitions.
+        """
+        try:
+            adds = adopted(list(self._commits()), self._folder)
+        except ValueError as error:
+            raise TableDataError(
+                f"Table {self._name!r} ({self._url}): {error}. Nothing was written.",
+                table=self._name,
+                url=self._url,
+            ) from error
+        if not adds and self.mode == "append":
+            return None
+        part = new_part(self._state, adds, mode=self.mode, partitions=self._partitions)
+        return TableChange(name=self._name, url=self._url, part=part, staged_ms=self._staged_ms)
+
+    def _commits(self) -> Iterator[bytes]:
+        """What Spark has committed to the staging table."""
+        names = {item.path for item in self._store.list(log_folder(self._folder))}
+        version = 1
+        while (path := commit_path(self._folder, version)) in names:
+            yield self._store.get(path)
+            version += 1

@@ -1,0 +1,260 @@
+"""Transactions of `foreachBatch`: topics, Delta tables and the group's offsets, exactly once.
+
+The function stages; when it has returned, its micro-batch is committed as the sink's are. It runs
+in the driver's process, and so does the commit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial, wraps
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from spark_sink.commit import BegunBatch, begin_batch, commit_begun, run_micro_batch, staging_facts
+from spark_sink.lineage import CommittedBatch, check_lineage
+from spark_sink.messages import DESCRIPTION, QUERY_ID, RUN_ID, StagedTask, query_name
+from spark_sink.sink import check_schema, stage_rows
+from spark_sink.source_offsets import check_checkpoint
+from spark_sink.table_staging import Partitions, StagedWrites
+from txnlog.cluster import Cluster
+from txnlog.connector.causes import reports_causes
+from txnlog.coordinator.phases import Phases
+from txnlog.errors import ConfigError, InvalidTxnStateError
+from txnlog.process.failpoint import reach
+from txnlog.protocol.enlisted.parts import Mode
+from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
+from txnlog.settings import arguments
+from txnlog.settings.config import Config, parse_config
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Transaction", "transactional"]
+
+Function = Callable[["Transaction", DataFrame, int], object]
+
+_TARGET = re.compile(r"\bINSERT\s+INTO\s+(?:TABLE\s+)?\{([^{}]*)\}", re.IGNORECASE)
+
+
+def _frame(name: str, given: object) -> DataFrame:
+    """The argument. Raises TypeError for anything else."""
+    frame: DataFrame = arguments.one_of(name, given, DataFrame)
+    return frame
+
+
+class Transaction:
+    """What the function of a micro-batch writes; committed when the function has returned.
+
+    Not thread-safe. After an error of one of its calls it cannot be committed.
+    """
+
+    def __init__(
+        self, cluster: Cluster, options: Config, spark: SparkSession, run: StagedTask
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._spark = spark
+        self._run = run
+        self._tasks: list[StagedTask] = []
+        self._tables: dict[str, StagedWrites] = {}
+        self._refusal = ""
+        """Why nothing may be written any more."""
+
+    def write(self, records: DataFrame) -> None:
+        """Stage records for topics; the columns are those of the sink.
+
+        Raises ConfigError, InvalidRecordError; what fails in a task is Spark's error.
+        """
+        with self._writing():
+            _frame("records", records)
+            check_schema(records.schema, self._options)
+            stage = partial(_stage_task, self._options, self._cluster.cluster_id)
+            staged = records.mapInArrow(stage, "staged binary").collect()
+            for task, row in enumerate(staged, len(self._tasks)):
+                batches, stage_ns = _STAGED.decode(row.staged)
+                self._tasks.append(StagedTask(task, batches, stage_ns=stage_ns))
+
+    def append(self, table: str, rows: DataFrame) -> None:
+        """Stage rows for an enlisted Delta table, by the names of their columns.
+
+        After `overwrite` of the same table they come to those of that. Raises UnknownTableError,
+        TableFeatureError, ConfigError without Delta; what Delta refuses is Spark's error.
+        """
+        with self._writing():
+            self._staged(table).append(_frame("rows", rows))
+
+    def overwrite(
+        self,
+        table: str,
+        rows: DataFrame,
+        partitions: Iterable[Mapping[str, object]] | None = None,
+    ) -> None:
+        """Stage rows that replace all rows of an enlisted table, or of partitions, when committed.
+
+        `partitions` are values of some or all partition columns: [{"day": "2026-11-26"}]. Raises
+        as `append`, and TableDataError for rows that are in none of them, when it is committed.
+        """
+        with self._writing():
+            if arguments.text("table", table) in self._tables:
+                raise InvalidTxnStateError(
+                    f"This transaction writes to table {table!r} already: overwrite it first, or "
+                    "in another transaction.",
+                    table=table,
+                )
+            named = arguments.partition_values("partitions", partitions)
+            self._begin(table, "overwrite", named).append(_frame("rows", rows))
+
+    def sql(self, statement: str, **frames: DataFrame) -> None:
+        """Stage the rows of an INSERT INTO {name} SELECT ..., for the enlisted table of that name.
+
+        `frames` are for other names in braces, as in `SparkSession.sql`. Raises as `append`.
+        """
+        with self._writing():
+            targets = _TARGET.findall(arguments.text("statement", statement))
+            if len(targets) != 1:
+                raise ConfigError(
+                    "tx.sql stages the rows of one INSERT INTO {name}, where name is that of an "
+                    f"enlisted table; this is {arguments.shown(statement)}."
+                )
+
+            def insert(place: str) -> object:
+                if frames:
+                    place = place.replace("{", "{{").replace("}", "}}")
+                text = _TARGET.sub(lambda _: f"INSERT INTO {place}", statement)
+                return self._spark.sql(text, None, **frames)
+
+            self._staged(targets[0].strip()).insert(insert)
+
+    def _staged(self, table: str) -> StagedWrites:
+        found = self._tables.get(arguments.text("table", table))
+        return self._begin(table, "append", None) if found is None else found
+
+    def _begin(self, table: str, mode: Mode, partitions: Partitions | None) -> StagedWrites:
+        writes = StagedWrites(
+            self._cluster, self._options, self._spark, table, mode=mode, partitions=partitions
+        )
+        self._tables[table] = writes
+        return writes
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A write that fails may have staged rows: the transaction is not committed."""
+        if self._refusal:
+            raise InvalidTxnStateError(f"Nothing can be written any more: {self._refusal}.")
+        try:
+            yield
+        except BaseException:
+            self._refusal = "a write of this transaction has failed, so it is not committed"
+            raise
+
+    def _commit(
+        self, begun: BegunBatch, phases: Phases, committed: list[CommittedBatch]
+    ) -> TransactionMetadata | None:
+        """The row that the commit leaves; None if nothing was written, and no offset moves."""
+        if self._refusal:
+            raise InvalidTxnStateError(f"Nothing was committed: {self._refusal}.")
+        self._refusal = "the function of its micro-batch has returned"
+        phases.facts.update(staging_facts(self._tasks))
+        batches = [batch for task in self._tasks for batch in task.batches]
+        read = [writes.change for _, writes in sorted(self._tables.items())]
+        changes = self._cluster.store.together(read)
+        tables = tuple(change for change in changes if change is not None)
+        if not batches and not tables and not begun.offsets:
+            return None
+        return commit_begun(self._cluster, begun, batches, phases, committed, tables=tables)
+
+
+def transactional(
+    root: str,
+    *,
+    group_id: str | None = None,
+    checkpoint: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Callable[[Function], Callable[[DataFrame, int], None]]:
+    """Make a function (tx, frame, batch_id) one for `foreachBatch`: what it writes by `tx` appears
+    whole, and exactly once.
+
+    A micro-batch that was committed is skipped without a call. With `group_id`, that of the source,
+    the group's offsets are in the transaction, so that a query with a new checkpoint and
+    startingOffsets=committed goes on exactly once; `checkpoint` is then the query's
+    checkpointLocation. `options` are further ones of the sink. Runs where the driver runs, not over
+    Spark Connect.
+    Raises ConfigError. The function that it makes raises what the sink raises, and
+    UnknownTableError, TableFeatureError, TableDataError, TableChangedError.
+    """
+    given = {"txnlog.root": root, "group.id": group_id, "checkpointLocation": checkpoint}
+    more = {} if options is None else arguments.one_of("options", options, Mapping)
+    parsed = parse_config({**more, **given}, "writeStream")
+    check_lineage(parsed)
+
+    def decorate(function: Function) -> Callable[[DataFrame, int], None]:
+        checked: set[str] = set()
+
+        @wraps(function)
+        @reports_causes
+        def process(frame: DataFrame, batch_id: int) -> None:
+            run = _run_of(frame)
+            if run.run_id not in checked:
+                check_checkpoint(parsed, run.query_id)
+                checked.add(run.run_id)
+            _process(function, parsed, frame, run, batch_id)
+            reach("sink_commit.after")
+
+        return process
+
+    return decorate
+
+
+def _process(
+    function: Function, options: Config, frame: DataFrame, run: StagedTask, batch_id: int
+) -> None:
+    def commit(
+        cluster: Cluster, phases: Phases, committed: list[CommittedBatch]
+    ) -> TransactionMetadata | None:
+        begun = begin_batch(cluster, options, run, batch_id, phases)
+        if begun is None:
+            return None
+        tx = Transaction(cluster, options, frame.sparkSession, run)
+        with phases.measure("stage"):
+            function(tx, frame, batch_id)
+        return tx._commit(begun, phases, committed)
+
+    create = options.get("auto.create.topics.enable")
+    run_micro_batch(options, run, batch_id, commit, create=create)
+
+
+def _run_of(frame: DataFrame) -> StagedTask:
+    """The query and the run that call, as a task without files. Raises ConfigError."""
+    spark = frame.sparkSession
+    if "connect" in type(spark).__module__.split("."):
+        raise ConfigError(
+            "Transactions of foreachBatch do not work over Spark Connect, which calls the function "
+            "in a worker of the server. Run the query in a driver of its own, or write topics by "
+            'writeStream.format("txnlog").'
+        )
+    properties = spark.sparkContext.getLocalProperty
+    query_id, run_id = properties(QUERY_ID), properties(RUN_ID)
+    if not query_id or not run_id:
+        raise ConfigError(
+            "This function belongs to a streaming query: pass it to writeStream.foreachBatch."
+        )
+    name = query_name(properties(DESCRIPTION), query_id)
+    return StagedTask(0, (), query_id, run_id, query_name=name)
+
+
+_Staged = tuple[tuple[StagedBatch, ...], int]
+_STAGED = msgspec.msgpack.Decoder(_Staged)
+
+
+def _stage_task(
+    options: Config, cluster_id: str, rows: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """One row: the files of a task, and the ns of its work."""
+    staged: _Staged = stage_rows(options, cluster_id, rows)
+    yield pa.RecordBatch.from_pydict({"staged": [msgspec.msgpack.encode(staged)]})

@@ -1,0 +1,92 @@
+"""The pipeline of pipeline.py in `foreachBatch`: its topics and two Delta tables, together.
+
+`silver.numbers` gets a row for each number, and has what only an engine can write and what is
+filled in at publication; `silver.newest` is overwritten by each batch with its greatest number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spark_sink import Transaction, transactional
+from tests.spark import pipeline
+from txnlog.admin.client import AdminClient
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+NUMBERS, NEWEST = "silver.numbers", "silver.newest"
+PROPERTIES = {
+    "delta.columnMapping.mode": "name",
+    "delta.enableRowTracking": "true",
+    "delta.enableInCommitTimestamps": "true",
+    "delta.enableDeletionVectors": "true",
+    "delta.feature.allowColumnDefaults": "supported",
+}
+ROWS = (f"{pipeline.NUMBER} AS id", f"if({pipeline.NUMBER} % 2 = 0, 'even', 'odd') AS parity")
+
+Function = Callable[[Transaction, "DataFrame", int], Any]
+
+
+def place(root: str | Path, table: str) -> str:
+    return f"{root}-{table}"
+
+
+def create(spark: SparkSession, root: Path) -> None:
+    """Make and enlist both tables; the root is there."""
+    listed = ", ".join(f"'{name}' = '{value}'" for name, value in PROPERTIES.items())
+    spark.sql(
+        f"CREATE TABLE delta.`{place(root, NUMBERS)}` (id BIGINT NOT NULL, parity STRING, "
+        "twice BIGINT GENERATED ALWAYS AS (id * 2), note STRING DEFAULT 'none') USING delta "
+        f"PARTITIONED BY (parity) TBLPROPERTIES ({listed})"
+    )
+    spark.sql(f"ALTER TABLE delta.`{place(root, NUMBERS)}` ADD CONSTRAINT small CHECK (id < 1000)")
+    spark.sql(f"CREATE TABLE delta.`{place(root, NEWEST)}` (id BIGINT) USING delta")
+    places = {table: place(root, table) for table in (NUMBERS, NEWEST)}
+    for made in AdminClient({"txnlog.root": str(root)}).enlist_tables(places).values():
+        made.result()
+
+
+def route(tx: Transaction, frame: DataFrame, batch_id: int) -> None:
+    """What each batch writes."""
+    rows = frame.selectExpr(*ROWS)
+    tx.write(pipeline.split(frame))
+    tx.append(NUMBERS, rows)
+    tx.overwrite(NEWEST, rows.selectExpr("max(id) AS id"))
+
+
+def start(
+    spark: SparkSession,
+    root: str | Path,
+    checkpoint: str | Path,
+    *,
+    batch_records: int | None = None,
+    function: Function = route,
+    **options: object,
+) -> StreamingQuery:
+    """Start the pipeline on the available input."""
+    process = transactional(
+        str(root),
+        group_id=pipeline.GROUP,
+        checkpoint=str(checkpoint),
+        options=pipeline.set_options({"num.partitions": pipeline.PARTITIONS}, options),
+    )(function)
+    frame = pipeline.numbers(spark, root, maxOffsetsPerTrigger=batch_records)
+    writer = frame.writeStream.foreachBatch(process).trigger(availableNow=True)
+    return writer.option("checkpointLocation", str(checkpoint)).start()
+
+
+def ids(spark: SparkSession, root: Path, table: str = NUMBERS) -> Sequence[int]:
+    """What is in a table, for Spark's own reader."""
+    rows = spark.sql(f"SELECT id FROM delta.`{place(root, table)}`").collect()
+    return sorted(row.id for row in rows)
+
+
+def check(spark: SparkSession, root: Path, count: int) -> None:
+    """Topics, offsets and tables have the numbers below `count`, once."""
+    pipeline.check(root, count)
+    assert ids(spark, root) == list(range(count))
+    assert ids(spark, root, NEWEST) == [count - 1]

@@ -1,0 +1,160 @@
+"""A micro-batch of `transactional`, over a topic and a Delta table, without Spark.
+
+The row is taken before the user's function runs, which may take long, and the commit comes after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_sink import transactional
+from spark_sink.commit import begin_batch, commit_begun
+from spark_sink.messages import StagedTask
+from tests.cases import Some
+from tests.spark_sink.test_query_rows import OPTIONS, QUERY, at_call, committed
+from tests.tables import ForeignTable, appended, definition, with_table
+from tests.world import (
+    CRASHES,
+    ERRORS,
+    faults,
+    outcome_of,
+    planned,
+    process,
+    recover,
+    staged,
+    world,
+)
+from txnlog.cluster import Cluster
+from txnlog.coordinator.phases import Phases
+from txnlog.errors import ConfigError, TableChangedError
+from txnlog.testing.faults import Fault, SharedMemory
+
+NARROW = (("day", "string"),)
+
+
+class Driver:
+    """One run of the query; batch n writes to the topic, and n to the table."""
+
+    def __init__(self, shared: SharedMemory, run: str) -> None:
+        self.cluster, self.run = process(shared), run
+
+    def commit(self, batch_id: int, meanwhile: Callable[[], object] = lambda: None) -> bool:
+        """False: the batch is committed, and its function was not called."""
+        run = StagedTask(0, (), QUERY, self.run, batch_id)
+        begun = begin_batch(self.cluster, OPTIONS, run, batch_id, Phases())
+        if begun is None:
+            return False
+        meanwhile()
+        batch = staged(self.cluster, "orders", f"{batch_id}.{self.run}")
+        tables = appended(self.cluster, batch_id)
+        commit_begun(self.cluster, begun, (batch,), Phases(), tables=tables)
+        return True
+
+
+def with_driver() -> tuple[SharedMemory, Driver]:
+    """It has committed batch 0."""
+    shared = world()
+    with_table(shared, process(shared))
+    driver = Driver(shared, "r1")
+    assert driver.commit(0)
+    return shared, driver
+
+
+def check(shared: SharedMemory, batches: int) -> None:
+    recover(shared)
+    assert [name[0] for name in committed(shared)] == [str(n) for n in range(batches)]
+    assert ForeignTable(shared).ours() == list(range(batches))
+
+
+def calls_of_a_batch() -> int:
+    _, driver = with_driver()
+    with planned(driver.cluster, {}) as plan:
+        driver.commit(1)
+    return plan.calls
+
+
+@pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
+def test_batch_that_dies_at_any_call_is_there_once(fault: Fault, some: Some[Any]) -> None:
+    """Spark starts again, and repeats it (R54, R74)."""
+    for number in some(range(calls_of_a_batch())):
+        shared, driver = with_driver()
+        with planned(driver.cluster, {number: fault}):
+            died = outcome_of(lambda d=driver: d.commit(1)) == "crashed"
+        assert died == (fault in CRASHES)
+        again = Driver(shared, "r2")
+        again.commit(1)
+        assert not again.commit(1)
+        assert again.commit(2)
+        check(shared, 3)
+
+
+def test_two_drivers_commit_a_batch_once(some: Some[Any]) -> None:
+    """They meet at each call of the old one, and while its function runs (R58, R74)."""
+
+    def meet(shared: SharedMemory, act: Callable[[Callable[[], object]], object]) -> None:
+        new, results = Driver(shared, "r2"), []
+        act(lambda: results.append(outcome_of(lambda: new.commit(1))))
+        assert results == ["done"]
+        check(shared, 2)
+
+    shared, old = with_driver()
+    meet(shared, lambda other: outcome_of(lambda: old.commit(1, other)))
+    for number in some(range(calls_of_a_batch())):
+        shared, old = with_driver()
+
+        def at(other: Callable[[], object], old: Driver = old, number: int = number) -> None:
+            at_call(old.cluster, number, other)
+            outcome_of(lambda: old.commit(1))
+            faults(old.cluster).plan = lambda verb, path: Fault.NONE
+
+        meet(shared, at)
+
+
+def test_batch_that_waits_for_its_table_is_not_hidden_by_the_next_one() -> None:
+    """Its decision completes the batch before, which must be in all its tables (R37)."""
+    shared, driver = with_driver()
+    change_before_publication(shared, driver.cluster)
+    with pytest.raises(TableChangedError) as raised:
+        driver.commit(1)
+    assert raised.value.context["decided"]
+    for run in (driver, Driver(shared, "r2")):
+        assert outcome_of(lambda r=run: r.commit(2)) == "TableChangedError"
+    ForeignTable(shared).commit(definition())
+    assert not Driver(shared, "r2").commit(1)
+    assert Driver(shared, "r2").commit(2)
+    check(shared, 3)
+
+
+def change_before_publication(shared: SharedMemory, cluster: Cluster) -> None:
+    """Drop a column of the table when the decision has been written."""
+    is_decided: list[str] = []
+
+    def plan(verb: str, path: str) -> Fault:
+        if verb == "put" and path.startswith("__transaction_state"):
+            is_decided.append(path)
+        elif len(is_decided) == 1 and verb == "put":
+            is_decided.append(path)
+            ForeignTable(shared).commit(definition(NARROW))
+        return Fault.NONE
+
+    faults(cluster).plan = plan
+
+
+def test_spark_connect_and_other_callers_are_refused() -> None:
+    """The function of a Connect client runs where no commit can be made."""
+    process_batch = transactional("/memory")(lambda tx, frame, batch_id: None)
+
+    class Session:
+        sparkContext = SimpleNamespace(getLocalProperty=lambda name: None)
+
+    with pytest.raises(ConfigError, match="foreachBatch"):
+        process_batch(SimpleNamespace(sparkSession=Session()), 0)
+    Session.__module__ = "pyspark.sql.connect.session"
+    with pytest.raises(ConfigError, match="Spark Connect"):
+        process_batch(SimpleNamespace(sparkSession=Session()), 0)
+    with pytest.raises(ConfigError, match="group\\.idd"):
+        transactional("/memory", options={"group.idd": "g"})
