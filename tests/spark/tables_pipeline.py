@@ -45,7 +45,12 @@ def create(spark: SparkSession, root: Path) -> None:
     )
     spark.sql(f"ALTER TABLE delta.`{place(root, NUMBERS)}` ADD CONSTRAINT small CHECK (id < 1000)")
     spark.sql(f"CREATE TABLE delta.`{place(root, NEWEST)}` (id BIGINT) USING delta")
-    places = {table: place(root, table) for table in (NUMBERS, NEWEST)}
+    enlist(root, NUMBERS, NEWEST)
+
+
+def enlist(root: Path, *tables: str) -> None:
+    """Let transactions write to tables, which are there."""
+    places = {table: place(root, table) for table in tables}
     for made in AdminClient({"txnlog.root": str(root)}).enlist_tables(places).values():
         made.result()
 

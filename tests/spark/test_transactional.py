@@ -185,6 +185,13 @@ REFUSED: dict[str, tuple[Callable[[Transaction, DataFrame], object], str]] = {
         ),
         "mode Overwrite",
     ),
+    "app id": (
+        lambda tx, f: (
+            f.sparkSession.conf.set("spark.databricks.delta.write.txnAppId", "mine"),
+            tx.append(NUMBERS, f),
+        ),
+        "txnAppId is set in this session",
+    ),
     "no value": (lambda tx, f: tx.write(f.selectExpr("'t' topic")), "'value' not found"),
 }
 
@@ -210,6 +217,42 @@ def test_refused_writes_change_nothing_even_if_they_are_caught(lab: Lab, case: s
     assert any(each in found for each in why.split("|")), found
     assert lab.values() == []
     assert ids(lab.spark, lab.root) == ids(lab.spark, lab.root, NEWEST) == []
+
+
+FEATURES = """
+CREATE TABLE {} (id BIGINT, short VARCHAR(3), v VARIANT, at TIMESTAMP_NTZ) USING delta CLUSTER BY (id)
+TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true', 'delta.appendOnly' = 'true',
+'delta.checkpointPolicy' = 'v2', 'delta.checkpointInterval' = '1',
+'delta.enableTypeWidening' = 'true', 'delta.autoOptimize.autoCompact' = 'true')
+"""
+
+
+@pytest.mark.soak
+def test_tables_of_other_features_are_written(lab: Lab) -> None:
+    """Spark goes on with them afterwards: it compacts, and shows the change feed."""
+    name = "silver.features"
+    table = f"delta.`{place(lab.root, name)}`"
+
+    def function(tx: Transaction, frame: DataFrame, batch_id: int) -> None:
+        rows = frame.selectExpr(*ROWS).selectExpr(
+            "id", "'abc' AS short", "parse_json('[1]') AS v", "timestamp_ntz'2026-01-01' AS at"
+        )
+        for part in (rows.where("id % 2 = 0"), rows.where("id % 2 = 1")):
+            tx.append(name, part)
+        tx.write(pipeline.split(frame))
+
+    lab.feed(0, BATCH)
+    lab.spark.sql(FEATURES.replace("{}", table))
+    tables_pipeline.enlist(lab.root, name)
+    run(lab, function=function)
+    lab.spark.sql(f"OPTIMIZE {table}")
+    found = lab.spark.sql(
+        f"SELECT id FROM {table} WHERE short = 'abc' AND variant_get(v, '$[0]', 'int') = 1"
+    )
+    assert sorted(row.id for row in found.collect()) == list(range(BATCH))
+    feed = lab.spark.read.format("delta").option("readChangeFeed", "true")
+    changes = feed.option("startingVersion", 1).load(place(lab.root, name))
+    assert changes.where("_change_type = 'insert'").count() == BATCH
 
 
 @pytest.mark.soak
