@@ -220,7 +220,8 @@ def test_refused_writes_change_nothing_even_if_they_are_caught(lab: Lab, case: s
 
 
 FEATURES = """
-CREATE TABLE {} (id BIGINT, short VARCHAR(3), v VARIANT, at TIMESTAMP_NTZ) USING delta CLUSTER BY (id)
+CREATE TABLE {} (id BIGINT, short VARCHAR(3), v VARIANT, at TIMESTAMP_NTZ)
+USING delta CLUSTER BY (id)
 TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true', 'delta.appendOnly' = 'true',
 'delta.checkpointPolicy' = 'v2', 'delta.checkpointInterval' = '1',
 'delta.enableTypeWidening' = 'true', 'delta.autoOptimize.autoCompact' = 'true')
