@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from tests.storage.foreign_table import (
@@ -20,7 +26,9 @@ from tests.storage.foreign_table import (
 )
 from txnlog.errors import CorruptLogError, UnknownTableError
 from txnlog.protocol.enlisted.actions import DeletionVector
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.enlisted_log import Published
+from txnlog.storage.tables.enlisted_rows import read_table
 from txnlog.testing.faults import SharedMemory
 
 DAY_MS = 86_400_000
@@ -184,3 +192,23 @@ def test_state_that_was_read_long_ago_is_read_again(
     shared.clock.advance_ms(40 * DAY_MS)
     log.refresh()
     assert log.state.version == 1
+
+
+def test_rows_of_a_large_file_of_an_object_store_are_read_by_ranges() -> None:
+    """Only the columns that are asked for, of each row group."""
+    store = ObjectStore.from_url("memory://")
+    table = ForeignTable(store)
+    table.create()
+    ids = pa.array(range(4_000))
+    wide = pa.array([os.urandom(1_500) for _ in range(4_000)])
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"wide": wide, "id": ids}), sink, row_group_size=1_000)
+    data = sink.getvalue().to_pybytes()
+    store.put("large.parquet", data)
+    add = file("large.parquet")
+    table.append({"add": {**add["add"], "size": len(data)}})
+    log = opened(store)
+    log.refresh_files()
+    with patch.object(ObjectStore, "get", side_effect=AssertionError):
+        found = read_table(log, columns=["id"], filter=pc.field("id") >= 3_998)
+    assert found.to_pydict() == {"id": [3_998, 3_999]}
