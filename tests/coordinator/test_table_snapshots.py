@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pyarrow.compute as pc
 import pytest
 
 from tests.coordinator.test_snapshots import counted, shown
-from tests.tables import NAME, URL, ForeignTable, appended, overwritten, with_table
+from tests.tables import (
+    NAME,
+    URL,
+    ForeignTable,
+    appended,
+    definition,
+    overwritten,
+    with_table,
+)
 from tests.world import GROUP, TOPICS, both, consumed, decide, faults, owned, process, world
 from txnlog.cluster import Cluster
 from txnlog.coordinator.staged_files import Staging
+from txnlog.errors import CorruptLogError, TableFeatureError, TxnLogError
 from txnlog.protocol.snapshots import Snapshot
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 
@@ -156,3 +166,32 @@ def test_tables_take_no_more_rounds(tables: int) -> None:
         store.rounds = 0
         cluster.snapshot()
         assert store.rounds == expected
+
+
+def test_tables_that_cannot_be_read_here_are_refused_by_name() -> None:
+    """Wrong rows are worse: a type, a mapping, a feature, files of another table, a value."""
+    shared = world()
+    cluster = process(shared)
+    with_table(shared, cluster)
+    table = ForeignTable(shared)
+
+    def refused(error: type[TxnLogError], why: str) -> None:
+        with pytest.raises(error, match=why):
+            cluster.read(NAME)
+
+    add = {"size": 1, "modificationTime": 0, "dataChange": True, "stats": '{"numRecords":1}'}
+    table.commit(definition((("id", "long"), ("day", "string"), ("v", "variant"))))
+    refused(TableFeatureError, "'v' has a type that only engines can read")
+    assert cluster.read(NAME, columns=["id"]).num_rows == 0
+    table.commit(definition(**{"delta.columnMapping.mode": "id"}))
+    refused(TableFeatureError, "its columns are mapped by id")
+    table.commit(definition((("id", "long"), ("day", "date"))))
+    table.commit({"add": {**add, "path": "s3://b/x.parquet", "partitionValues": {"day": None}}})
+    refused(TableFeatureError, "x.parquet is not below it")
+    table.commit({"remove": {"path": "s3://b/x.parquet"}})
+    table.commit({"add": {**add, "path": "x.parquet", "partitionValues": {"day": "noon"}}})
+    with pytest.raises(CorruptLogError, match="'noon' in the partition column 'day'"):
+        cluster.read(NAME, filter=pc.field("day").is_null())
+    features = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["warp"]}
+    table.commit({"protocol": {**features, "writerFeatures": ["warp"]}})
+    refused(TableFeatureError, "it needs 'warp'")

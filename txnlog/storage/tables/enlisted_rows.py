@@ -42,8 +42,11 @@ if TYPE_CHECKING:
 
 
 class _Column(NamedTuple):
-    """A column to read; `partition` is its physical name if its values are in the log."""
+    """A column to read of the table at `url`; `partition` is its physical name if its values are in
+    the log.
+    """
 
+    url: str
     name: str
     field: FileField
     partition: str | None
@@ -62,7 +65,7 @@ def read_table(
     _check_features(url, definition)
     all_names = [field.name for field in schema_of(definition).fields]
     names = check_columns(columns, all_names)
-    known = {column.name: column for column in _columns(definition)}
+    known = {column.name: column for column in _columns(url, definition)}
     if unknown := [name for name in names if name not in known]:
         raise _refused(url, f"the column {unknown[0]!r} has a type that only engines can read")
     schema = pa.schema([(name, column.field.arrow.type) for name, column in known.items()])
@@ -96,13 +99,13 @@ def _refused(url: str, why: str) -> TableFeatureError:
     )
 
 
-def _columns(definition: Definition) -> Iterator[_Column]:
+def _columns(url: str, definition: Definition) -> Iterator[_Column]:
     """Those whose type is known here."""
     partitions = {field.name: name for name, field in partition_fields(definition).items()}
     for field in schema_of(definition).fields:
         with suppress(ValueError):
             found = FileField.to_read(field, definition.column_mapping)
-            yield _Column(field.name, found, partitions.get(field.name))
+            yield _Column(url, field.name, found, partitions.get(field.name))
 
 
 def _uses(filter: pc.Expression | None, schema: pa.Schema, name: str) -> bool:
@@ -143,8 +146,10 @@ def _value(live: LiveFile, column: _Column) -> pa.Scalar:
         return pa.scalar(text).cast(kind)
     except pa.ArrowException as error:
         raise CorruptLogError(
-            f"The log of the table has the value {text!r} in the partition column "
-            f"{column.name!r}, which is no {kind}: {error}. Another tool wrote it.",
+            f"{column.url}: the log of this Delta table has the value {text!r} in the partition "
+            f"column {column.name!r}, which is no {kind}: {error}. Another tool wrote it. Look at "
+            "it with the tool that writes the table.",
+            url=column.url,
             fatal=False,
         ) from error
 
