@@ -183,6 +183,8 @@ def test_tables_that_cannot_be_read_here_are_refused_by_name() -> None:
     table.commit(definition((("id", "long"), ("day", "string"), ("v", "variant"))))
     refused(TableFeatureError, "'v' has a type that only engines can read")
     assert cluster.read(NAME, columns=["id"]).num_rows == 0
+    table.commit(definition((("id", "long"), ("day", "binary"))))
+    refused(TableFeatureError, "'day' has a type that only engines can read")
     table.commit(definition(**{"delta.columnMapping.mode": "id"}))
     refused(TableFeatureError, "its columns are mapped by id")
     table.commit(definition((("id", "long"), ("day", "date"))))

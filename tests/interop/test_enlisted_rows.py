@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
@@ -162,6 +163,23 @@ def test_snapshot_that_the_table_no_longer_has_says_so(cluster: Cluster, tmp_pat
     assert "made again" in cluster.snapshot().missing[NAME]
     with pytest.raises(UnknownTableError, match="made again"):
         cluster.read(NAME, snapshot=cluster.snapshot())
+
+
+def test_columns_of_a_file_that_are_spelled_otherwise_are_not_null(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Some engines would take them for the table's, others not: an error says so."""
+    url = enlisted(cluster, tmp_path / "t", pa.table({"id": [1]}))
+    [path] = url.glob("*.parquet")
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"Id": [1]}), sink)
+    size = path.stat().st_size
+    other = sink.getvalue().to_pybytes()
+    path.write_bytes(other)
+    [log] = (url / "_delta_log").glob("*.json")
+    log.write_text(log.read_text().replace(f'"size":{size}', f'"size":{len(other)}'))
+    with pytest.raises(CorruptLogError, match="it has a column 'Id'"):
+        cluster.read(NAME)
 
 
 def test_damaged_file_is_named(cluster: Cluster, tmp_path: Path) -> None:

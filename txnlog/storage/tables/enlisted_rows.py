@@ -103,6 +103,9 @@ def _columns(url: str, definition: Definition) -> Iterator[_Column]:
     """Those whose type is known here."""
     partitions = {field.name: name for name, field in partition_fields(definition).items()}
     for field in schema_of(definition).fields:
+        if field.name in partitions and field.type == "binary":
+            # Engines disagree on how to write these.
+            continue
         with suppress(ValueError):
             found = FileField.to_read(field, definition.column_mapping)
             yield _Column(url, field.name, found, partitions.get(field.name))
@@ -183,6 +186,9 @@ def _read_file(
         deleted = deleted_rows(store, live.deletion_vector)
     names = [column.field.name for column in columns if column.partition is None]
     file, stored = open_foreign(store, span, names, data=data)
+    absent = {name.lower() for name in names if name not in stored}
+    if others := [name for name in file.schema_arrow.names if name.lower() in absent]:
+        raise ValueError(f"it has a column {others[0]!r}, spelled as in no schema of the table")
     start = 0
     for group in range(file.num_row_groups):
         rows = file.read_row_group(group, columns=stored, use_threads=False)
