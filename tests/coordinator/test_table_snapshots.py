@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow.compute as pc
 import pytest
@@ -197,3 +199,34 @@ def test_tables_that_cannot_be_read_here_are_refused_by_name() -> None:
     features = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["warp"]}
     table.commit({"protocol": {**features, "writerFeatures": ["warp"]}})
     refused(TableFeatureError, "it needs 'warp'")
+
+
+def test_columns_are_found_by_their_physical_names() -> None:
+    """Of rows that transactions append, after the column was renamed."""
+    shared = world()
+    cluster = process(shared)
+    with_table(shared, cluster)
+    table = ForeignTable(shared)
+
+    def mapped(name: str) -> dict[str, Any]:
+        action = definition(**{"delta.columnMapping.mode": "name"})
+        schema = json.loads(action["metaData"]["schemaString"])
+        for number, field in enumerate(schema["fields"]):
+            field["metadata"] = {
+                "delta.columnMapping.id": number,
+                "delta.columnMapping.physicalName": f"col-{number}",
+            }
+        schema["fields"][0]["name"] = name
+        action["metaData"]["schemaString"] = json.dumps(schema)
+        return action
+
+    features = ["columnMapping"]
+    versions = {"minReaderVersion": 3, "minWriterVersion": 7}
+    protocol = {**versions, "readerFeatures": features, "writerFeatures": features}
+    table.commit({"protocol": protocol}, mapped("id"))
+    row = owned(cluster, "run")
+    cluster.coordinator.commit(row, Staging(frozenset(), tuple, appended(cluster, 1, 2)))
+    table.commit(mapped("number"))
+    assert cluster.read(NAME).to_pydict() == {"number": [1, 2], "day": ["1", "1"]}
+    found = cluster.read(NAME, columns=["number"], filter=pc.field("day") == "2")
+    assert found.num_rows == 0

@@ -220,6 +220,7 @@ ROW = (
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_rows_of_a_table_of_spark_are_those_that_spark_reads(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
