@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from txnlog.coordinator.root import Root
-from txnlog.coordinator.snapshots import topic_at_version
+from txnlog.coordinator.versions import topic_at_version
 from txnlog.protocol.batches import ABORTED
 from txnlog.protocol.copies import aborted_in_copy
 from txnlog.protocol.snapshots import TopicVersion

@@ -30,7 +30,7 @@ from txnlog.coordinator.copied_topics import CopiedTopic, read_topic
 from txnlog.coordinator.copy_target import CopyTarget
 from txnlog.coordinator.pins import drop_snapshot, keep_snapshot, renew_snapshot
 from txnlog.coordinator.root import Root
-from txnlog.coordinator.snapshots import rows_at_version
+from txnlog.coordinator.versions import rows_at_version
 from txnlog.errors import (
     ConfigError,
     CorruptLogError,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from txnlog.coordinator.copied_topics import CopiedTopic, TableContents, newest_markers
 from txnlog.coordinator.root import Root
-from txnlog.coordinator.snapshots import rows_at_version
+from txnlog.coordinator.versions import rows_at_version
 from txnlog.errors import ConcurrentTransactionsError, ConfigError, ObjectNotFoundError
 from txnlog.protocol.copies import (
     COPYING,

@@ -6,20 +6,19 @@ txnlog.protocol.snapshots decides, and says in which order what is read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txnlog.coordinator.finishing import publish
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.tables import check_same
+from txnlog.coordinator.versions import topic_at_version
 from txnlog.errors import (
     ConcurrentTransactionsError,
     CorruptLogError,
     ForeignTableError,
-    LogGapError,
     ObjectNotFoundError,
     SnapshotNotFoundError,
     TxnLogError,
@@ -31,7 +30,6 @@ from txnlog.protocol.enlisted.actions import TableState
 from txnlog.protocol.enlisted.registry import EnlistedTable, find_enlisted
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import ProducerIdAndEpoch, TransactionMetadata
-from txnlog.protocol.shards import STATE_PREFIX
 from txnlog.protocol.snapshots import (
     Offsets,
     Snapshot,
@@ -48,12 +46,10 @@ from txnlog.protocol.snapshots import (
     without_part,
 )
 from txnlog.protocol.topics import may_be_topic
-from txnlog.storage.delta.actions import Commit
 from txnlog.storage.delta.as_of import StoreAtVersions
-from txnlog.storage.delta.log_settings import LogSettings
 from txnlog.storage.tables.enlisted_reader import EnlistedReader
 from txnlog.storage.tables.enlisted_rows import read_table
-from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog, UnreadableRow
+from txnlog.storage.tables.row_log import TransactionLog, UnreadableRow
 from txnlog.storage.tables.topic_log import TopicLog
 
 if TYPE_CHECKING:
@@ -62,13 +58,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnlog")
 
-Log = TypeVar("Log", TopicLog, TransactionLog, OffsetsLog)
-
 TRIES_MAX = 20
 LOOKS = 3
 """So often a topic without the marker of a decided transaction is read, before it is published:
 most likely its own process is about to."""
-_PLAIN = LogSettings(checkpoint_mode="off")
 
 
 def take_snapshot(root: Root, *, with_tables: bool = True) -> Snapshot:
@@ -133,10 +126,8 @@ def _try(root: Root, decisions: _Decisions, with_tables: bool) -> Snapshot | Non
     for shard, (rows, markers) in zip(shards, groups, strict=True):
         new = [one for one in carried - rows.keys() if root.offsets_shard_of(one) == shard.number]
         rows |= {group_id: Group(group_id=group_id) for group_id in new}
-        for group_id in shard.view.rows.unreadable:
-            logger.warning("Group %r cannot be read: it is in no snapshot", group_id)
-            rows.pop(group_id, None)
-        offsets |= offsets_of(rows, markers, unmoved.values())
+        readable = _readable(rows, shard.view.rows.unreadable)
+        offsets |= offsets_of(readable, markers, unmoved.values())
     versions = {}
     for name, topic in heads.topics.items():
         log = topic.log
@@ -146,18 +137,22 @@ def _try(root: Root, decisions: _Decisions, with_tables: bool) -> Snapshot | Non
             return None
         versions[name] = one
     tables = _table_versions(root, heads, later.values())
-    return (
-        None
-        if tables is None
-        else Snapshot(
-            at_ms=at_ms,
-            topics=versions,
-            tables=tables,
-            missing=heads.missing,
-            offsets=offsets,
-            shards={} if with_tables else read,
-        )
+    if tables is None:
+        return None
+    return Snapshot(
+        at_ms=at_ms,
+        topics=versions,
+        tables=tables,
+        missing=heads.missing,
+        offsets=offsets,
+        shards={} if with_tables else read,
     )
+
+
+def _readable(rows: Mapping[str, Group], unreadable: Collection[str]) -> dict[str, Group]:
+    for group_id in unreadable:
+        logger.warning("Group %r cannot be read: it is in no snapshot", group_id)
+    return {group_id: row for group_id, row in rows.items() if group_id not in unreadable}
 
 
 def _table_versions(
@@ -371,37 +366,6 @@ def topic_at(root: Root, name: str, snapshot: Snapshot) -> TopicLog:
     return log
 
 
-def topic_at_version(
-    root: Root, name: str, version: int, watch: Callable[[str, Commit], object] | None = None
-) -> TopicLog:
-    """The topic at a version, with all that it hides; `watch` as in LogSettings.
-
-    Raises SnapshotNotFoundError if the log no longer shows it.
-    """
-    store = StoreAtVersions(root.store, {name: version})
-    settings = replace(_PLAIN, watch=watch)
-    return _at(TopicLog(store, name, settings=settings, cluster_id=root.cluster_id), version)
-
-
-def rows_at_version(root: Root, table: str, version: int) -> TransactionLog | OffsetsLog:
-    """A row table at a version; raises as `topic_at_version`."""
-    store = StoreAtVersions(root.store, {table: version})
-    number = int(table.rpartition("-")[2])
-    if table.startswith(STATE_PREFIX):
-        return _at(TransactionLog(store, number, settings=_PLAIN), version)
-    return _at(OffsetsLog(store, number, settings=_PLAIN), version)
-
-
-def _at(log: Log, version: int) -> Log:
-    try:
-        log.refresh()
-    except LogGapError as error:
-        raise _gone(log, version) from error
-    if log.log.version != version:
-        raise _gone(log, version)
-    return log
-
-
 def rows_of_table(
     root: Root,
     name: str,
@@ -456,12 +420,4 @@ def _gone_table(one: TableVersion, why: str) -> SnapshotNotFoundError:
         f"{one.url} no longer has version {one.version}, which the snapshot shows: {why} How long "
         "a table keeps its versions is up to its own properties and jobs.",
         url=one.url,
-    )
-
-
-def _gone(log: TopicLog | TransactionLog | OffsetsLog, version: int) -> SnapshotNotFoundError:
-    return SnapshotNotFoundError(
-        f"The log of {log.path} at {log.store.url} no longer has version {version}, which the "
-        "snapshot shows: only named snapshots are kept. Take a new one.",
-        table=log.path,
     )
