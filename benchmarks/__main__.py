@@ -10,7 +10,7 @@ from benchmarks.figures import Figure
 from benchmarks.scale import Scale
 from benchmarks.suite import Suite, run
 
-SPARK_GROUPS = ("sink", "source", "sql", "latency")
+SPARK_GROUPS = ("sink", "source", "sql", "latency", "table_batches")
 GROUPS = (
     *("transactions", "clients", "aborted", "opening", "flatness", "history", "staging"),
     *("writers", "tables"),
