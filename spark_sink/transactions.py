@@ -191,6 +191,12 @@ def transactional(
     given = {"txnlog.root": root, "group.id": group_id, "checkpointLocation": checkpoint}
     more = {} if options is None else arguments.one_of("options", options, Mapping)
     parsed = parse_config({**more, **given}, "writeStream")
+    if parsed.is_set("group.id") and not parsed.is_set("checkpointLocation"):
+        raise ConfigError(
+            "With group_id the offsets that a batch has read are in the transaction; they are in "
+            "the query's checkpoint: pass its checkpointLocation as checkpoint.",
+            option="checkpointLocation",
+        )
     check_lineage(parsed)
 
     def decorate(function: Function) -> Callable[[DataFrame, int], None]:

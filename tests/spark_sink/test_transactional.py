@@ -156,5 +156,7 @@ def test_spark_connect_and_other_callers_are_refused() -> None:
     Session.__module__ = "pyspark.sql.connect.session"
     with pytest.raises(ConfigError, match="Spark Connect"):
         process_batch(SimpleNamespace(sparkSession=Session()), 0)
+    with pytest.raises(ConfigError, match="as checkpoint"):
+        transactional("/memory", group_id="g")
     with pytest.raises(ConfigError, match="group\\.idd"):
         transactional("/memory", options={"group.idd": "g"})
