@@ -2,7 +2,7 @@
 
 It writes into a staging table below the enlisted one, so constraints, generated and default values,
 column mapping and statistics are Spark's. No commit of the enlisted table names the files before
-the transaction is decided (D142).
+the transaction is decided (D144).
 """
 
 from __future__ import annotations
