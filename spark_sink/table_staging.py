@@ -7,6 +7,7 @@ the transaction is decided (D144).
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from txnlog.cluster import Cluster
 from txnlog.connector.causes import line_of_cause
-from txnlog.connector.spark_delta import hadoop_options, spark_url, why_no_delta
+from txnlog.connector.spark_delta import forget_table, hadoop_options, spark_url, why_no_delta
 from txnlog.coordinator.tables import TableChange
 from txnlog.errors import ConfigError, TableDataError
 from txnlog.protocol.enlisted.features import check_enlistable
@@ -27,8 +28,9 @@ from txnlog.storage.store.objects import ObjectStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Partitions = Sequence[Mapping[str, object]]
+logger = logging.getLogger("txnlog")
 
+Partitions = Sequence[Mapping[str, object]]
 
 _DELTA_APP_ID = "spark.databricks.delta.write.txnAppId"
 
@@ -123,6 +125,14 @@ class StagedWrites:
             return None
         part = new_part(self._state, adds, mode=self.mode, partitions=self._partitions)
         return TableChange(name=self._name, url=self._url, part=part, staged_ms=self._staged_ms)
+
+    def close(self) -> None:
+        """Forget the staging table, also one that was not written. It raises nothing."""
+        try:
+            forget_table(self._spark, self.place)
+        except Exception as error:
+            # Of Java, of which nothing depends on this call.
+            logger.debug("Delta keeps the staging table of %s in memory: %r", self._name, error)
 
     def _commits(self) -> Iterator[bytes]:
         """What Spark has committed to the staging table."""

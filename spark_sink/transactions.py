@@ -227,9 +227,13 @@ def _process(
         if begun is None:
             return None
         tx = Transaction(cluster, options, frame.sparkSession, run)
-        with phases.measure("stage"):
-            function(tx, frame, batch_id)
-        return tx._commit(begun, phases, committed)
+        try:
+            with phases.measure("stage"):
+                function(tx, frame, batch_id)
+            return tx._commit(begun, phases, committed)
+        finally:
+            for writes in tx._tables.values():
+                writes.close()
 
     create = options.get("auto.create.topics.enable")
     run_micro_batch(options, run, batch_id, commit, create=create)

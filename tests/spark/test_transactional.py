@@ -59,17 +59,28 @@ def check(lab: Lab, count: int = 2 * BATCH) -> None:
 
 def test_batch_is_whole_and_is_not_repeated(lab: Lab) -> None:
     """What only an engine computes is Spark's; a committed batch is not even computed again."""
-    called = []
+    called, logs = [], []
+
+    def log_of(place: str) -> Any:
+        jvm = lab.spark._jvm
+        found = jvm.org.apache.spark.sql.delta.DeltaLog
+        return found.forTable(lab.spark._jsparkSession, jvm.org.apache.hadoop.fs.Path(place))
 
     def function(tx: Transaction, frame: DataFrame, batch_id: int) -> None:
         called.append(batch_id)
         route(tx, frame, batch_id)
+        staging = tx._tables[NUMBERS].place
+        logs.append((staging, log_of(staging)))
+        assert log_of(staging).equals(logs[0][1])
 
     begun(lab, BATCH)
     run(lab, function=function)
     lab.forget_batch("commits", 0)
     run(lab, function=function)
     assert called == [0]
+    # Delta has forgotten the staging table: there is one for each batch.
+    ((staging, log),) = logs
+    assert not log_of(staging).equals(log)
     check(lab, BATCH)
     table = f"delta.`{place(lab.root, NUMBERS)}`"
     (row,) = lab.spark.sql(

@@ -54,6 +54,13 @@ def spark_url(spark: Any, url: str, storage: StoreSettings) -> str:
     return (url if own_s3 else hadoop_url(url, storage)).rstrip("/")
 
 
+def forget_table(spark: Any, place: str) -> None:
+    """Let Delta forget a table that nobody uses any more: else it keeps 0.4 MB for an hour."""
+    jvm = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(place)
+    jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(spark._jsparkSession, path)
+
+
 def hadoop_options(spark: Any, url: str, storage: StoreSettings) -> dict[str, str]:
     """What Spark needs for the store at a URL, except what the session has of it."""
     if place_of(url) is None:
