@@ -33,6 +33,7 @@ from txnlog.errors import (
     StorageError,
     StorePermissionError,
 )
+from txnlog.repairing.repair import Repair
 from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.store.read_only import ReadOnlyStore
 from txnlog.storage.tables.schemas import row_add
@@ -268,6 +269,8 @@ def test_copy_of_a_damaged_file_is_not_whole() -> None:
         copied(process(shared), place.open(), check=refuse)
     with pytest.raises(ConfigError, match="is a copy that is not whole"):
         process(place)
+    with pytest.raises(ConfigError, match="is a copy that is not whole"):
+        Repair(place.open()).find()
     restored = SharedMemory()
     copied(Root(place.open(), settings=PLAIN), restored.open())
     assert check(restored) == {"1"}

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from txnlog.errors import ConcurrentTransactionsError
 from txnlog.protocol.batches import BatchHeader, encode_stats
+from txnlog.protocol.copies import check_whole
 from txnlog.protocol.group_metadata import GROUP_COLUMNS
 from txnlog.protocol.metadata import ROW_COLUMNS
 from txnlog.protocol.repair.facts import Row
@@ -38,6 +39,7 @@ from txnlog.storage.delta.checkpoint_computation import compute_checkpoint
 from txnlog.storage.delta.log_files import checkpoint_path, commit_path, sort_files
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables import cluster_log
+from txnlog.storage.tables.cluster_log import copy_of
 from txnlog.storage.tables.schemas import (
     ROW_DATA_COLUMNS,
     create_actions,
@@ -114,6 +116,7 @@ class Repair:
     def _plan(self) -> RepairPlan:
         survey = self._survey
         survey.run()
+        check_whole(copy_of(survey.cluster.config), self._store.url)
         planner = Planner(
             topics=survey.topics,
             states=survey.states,

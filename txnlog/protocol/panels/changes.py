@@ -100,7 +100,7 @@ class Changes:
 
 
 MARKERS = "WRITE TXN MARKERS"
-REWRITES = ("COMPACT", "REPAIR")
+REWRITES = ("COMPACT", "COPY", "REPAIR")
 
 
 def appended(headers: Iterable[Mapping[str, str | None]]) -> tuple[Appended, ...]:

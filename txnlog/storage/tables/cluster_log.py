@@ -232,12 +232,9 @@ class ClusterLog:
     @property
     def copy(self) -> Copy | None:
         """What it says of itself as a copy, as of the last refresh; None: it is none."""
-        text = self._view.config.get(COPY_OF)
-        return None if text is None else read_json(COPY, text, source=PATH)
+        return copy_of(self._view.config)
 
-    def _create(
-        self, shards: int, offsets_shards: int, fsync: str, more: Mapping[str, str]
-    ) -> None:
+    def _create(self, shards: int, offsets: int, fsync: str, more: Mapping[str, str]) -> None:
         # From the first file on.
         self._store.set_fsync(fsync == ON, by_all=True)
         check_conditional_puts(self._store, PATH)
@@ -248,7 +245,7 @@ class ClusterLog:
             config={
                 "format": str(FORMAT),
                 STATE_SHARDS: str(shards),
-                OFFSETS_SHARDS: str(offsets_shards),
+                OFFSETS_SHARDS: str(offsets),
                 **({FSYNC: fsync} if self._store.is_local else {}),
                 **more,
             },
@@ -434,6 +431,12 @@ def _enlisted(key: str, text: str) -> EnlistedTable:
         return ENLISTED_TABLE.decode(text)
     except (ValueError, TypeError, msgspec.MsgspecError) as error:
         raise unreadable(f"the property {CONFIG_PREFIX}{key}", error, source=PATH) from error
+
+
+def copy_of(config: Mapping[str, str]) -> Copy | None:
+    """What properties of `__cluster` say of a copy; None: it is none. Raises CorruptLogError."""
+    text = config.get(COPY_OF)
+    return None if text is None else read_json(COPY, text, source=PATH)
 
 
 def follow_root(store: ObjectStore) -> None:
