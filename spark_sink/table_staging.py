@@ -131,7 +131,7 @@ class StagedWrites:
         try:
             forget_table(self._spark, self.place)
         except Exception as error:
-            # Of Java, of which nothing depends on this call.
+            # Java's errors have no common base class, and nothing depends on this call.
             logger.debug("Delta keeps the staging table of %s in memory: %r", self._name, error)
 
     def _commits(self) -> Iterator[bytes]:
