@@ -170,7 +170,7 @@ def test_overwrite_replaces_partitions_with_the_rows_that_follow(lab: Lab) -> No
 REFUSED: dict[str, tuple[Callable[[Transaction, DataFrame], object], str]] = {
     "null": (
         lambda tx, f: tx.append(NUMBERS, f.selectExpr("cast(NULL AS BIGINT) id", "'x' parity")),
-        "DELTA_NOT_NULL",
+        "id : null",
     ),
     "constraint": (
         lambda tx, f: tx.append(NUMBERS, f.selectExpr("5000L id", "'x' parity")),
