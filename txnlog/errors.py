@@ -478,7 +478,7 @@ class TableChangedError(TxnLogError):
     """The table was changed so that what is staged does not fit it any more; says how.
 
     With `decided` the transaction is committed: all else has it, and this table gets
-    it once the change is undone.
+    it once the change is undone, or the rows are restaged.
     """
 
     abortable = True

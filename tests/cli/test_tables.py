@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from tests.cli.runner import Command
 from tests.tables import appended, rows
@@ -92,3 +92,22 @@ def test_blocked_transaction_is_shown_with_its_reason_until_the_table_takes_it(
     finish(command.cluster(), decided)
     assert sorted(DeltaTable(silver).to_pyarrow_table()["id"].to_pylist()) == [0, 1]
     assert command.json("tables", "describe", "silver") == []
+
+
+def test_waiting_part_is_restaged_in_the_schema_of_now(command: Command, silver: Path) -> None:
+    """Values of a column that is gone are lost only if it is named (R76)."""
+    command.ok("tables", "enlist", "silver", str(silver))
+    cluster = command.cluster()
+    row = owned(cluster, "dead")
+    decide(cluster, row, Staging(frozenset(), tuple, appended(cluster, 1, name="silver")))
+    narrow = pa.table({"other": [1], "day": ["1"]})
+    write_deltalake(silver, narrow, mode="overwrite", schema_mode="overwrite")
+    assert "--drop-columns id" in command.fails("tables", "restage", "silver")
+    drop = ("--drop-columns", "id")
+    assert (
+        command.ok("tables", "restage", "silver", *drop) == "Restaged 1 transactions in silver.\n"
+    )
+    table = QueryBuilder().register("t", DeltaTable(silver)).execute("SELECT other FROM t")
+    assert sorted(map(str, table.read_all()["other"].to_pylist())) == ["1", "None"]
+    assert "Restaged 0 transactions" in command.ok("tables", "restage", "silver")
+    assert "No table 'gold'" in command.fails("tables", "restage", "gold")

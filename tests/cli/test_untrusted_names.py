@@ -71,6 +71,7 @@ CALLS = (
     ["tables", "list"],
     ["tables", "describe", EVIL],
     ["tables", "republish", EVIL],
+    ["tables", "restage", EVIL],
     ["tables", "delist", EVIL],
     ["snapshots", "create", EVIL],
     ["snapshots", "list"],

@@ -12,19 +12,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cases import Some
-from tests.coordinator.test_tables import NARROW, blocked
+from tests.coordinator.test_tables import NARROW, blocked, change_before_publication
 from tests.faults import Trial, meetings
 from tests.housekeeping.steps import DAY_MS, HOUR_MS, vacuum
 from tests.protocol.enlisted_tables import add
 from tests.tables import NAME, URL, ForeignTable, appended, definition, rows, with_table
-from tests.world import consumed, outcome_of, owned, process, recover, world
+from tests.world import consumed, faults, outcome_of, owned, process, recover, world
+from txnlog.admin.tables import restage
 from txnlog.cluster import Cluster
 from txnlog.coordinator.staged_files import Staging
 from txnlog.coordinator.tables import TableChange
 from txnlog.errors import StagedFileTooOldError
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.protocol.enlisted.parts import new_part
-from txnlog.testing.faults import PausedClock, SharedMemory
+from txnlog.testing.faults import Fault, PausedClock, SharedMemory, no_faults
 
 WEEK_MS = 7 * DAY_MS
 
@@ -149,6 +150,48 @@ def test_vacuum_keeps_the_part_of_a_blocked_transaction() -> None:
         vacuum(shared)
     ForeignTable(shared).commit(definition())
     recover(shared)
+    assert ForeignTable(shared).ours() == [1, 2]
+
+
+def test_vacuum_keeps_former_files_of_a_blocked_transaction() -> None:
+    """A process that holds the row before it was restaged may publish them (R72, R76)."""
+    shared = world()
+    blocked(shared)
+    former = staged_files(shared)
+    ForeignTable(shared).commit(definition((("id", "double"), ("day", "string"))))
+    cluster = process(shared)
+    change_before_publication(shared, cluster, definition(NARROW))
+    assert outcome_of(partial(restage, cluster, NAME)) == "TableChangedError"
+    restaged = staged_files(shared)
+    for _ in range(5):
+        shared.clock.advance_ms(WEEK_MS)
+        vacuum(shared)
+    assert data(staged_files(shared)) == data(restaged) > data(former)
+    ForeignTable(shared).commit(definition())
+    assert restage(process(shared), NAME) == 1
+    assert ForeignTable(shared).ours() == [1, 2]
+    shared.clock.advance_ms(WEEK_MS + DAY_MS)
+    vacuum(shared)
+    assert len(data(staged_files(shared))) == 2
+
+
+def test_vacuum_that_runs_while_rows_are_restaged_refuses_them() -> None:
+    """The row would name files that vacuum has taken (R72, R76)."""
+    shared = world()
+    blocked(shared)
+    ForeignTable(shared).commit(definition((("id", "double"), ("day", "string"))))
+    cluster = process(shared)
+
+    def plan(verb: str, path: str) -> Fault:
+        if verb == "put" and path.startswith(f"{URL}/_txnlog/") and path.endswith(".json"):
+            shared.clock.advance_ms(WEEK_MS)
+            vacuum(shared)
+        return Fault.NONE
+
+    faults(cluster).plan = plan
+    assert outcome_of(partial(restage, cluster, NAME)) == "StagedFileTooOldError"
+    faults(cluster).plan = no_faults
+    assert restage(cluster, NAME) == 1
     assert ForeignTable(shared).ours() == [1, 2]
 
 

@@ -314,6 +314,20 @@ class AdminClient:
         checked = arguments.each("names", names, arguments.text)
         return self._each(checked, lambda name: tables.republish(self.cluster, name))
 
+    def restage_tables(
+        self, names: Iterable[str], *, drop_columns: Iterable[str] = ()
+    ) -> Futures[str, int]:
+        """Write rows of decided transactions, which these tables do not take any more, again in the
+        schema that they have now, and publish them; the number of transactions. Values of a column
+        that is gone are lost only if `drop_columns` names it.
+
+        Errors: UnknownTableError; TableDataError for rows that do not fit, TableChangedError,
+        TableFeatureError for a table that only an engine can write: then nothing has changed.
+        """
+        checked = arguments.each("names", names, arguments.text)
+        drop = arguments.each("drop_columns", drop_columns, arguments.text)
+        return self._each(checked, lambda name: tables.restage(self.cluster, name, drop))
+
     def delist_tables(self, names: Iterable[str]) -> Futures[str, None]:
         """Let no new transaction write to these tables. Their data stays, also what is in their
         folder `_txnlog`; what is decided is still published. Errors: UnknownTableError.

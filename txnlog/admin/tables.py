@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from txnlog.admin.state_rows import rows
 from txnlog.cluster import Cluster
-from txnlog.coordinator import tables
+from txnlog.coordinator import restaging, tables
 from txnlog.coordinator.tables import check_same, waits_for
 from txnlog.errors import TxnLogError
 from txnlog.protocol.enlisted.features import check_enlistable
@@ -97,6 +97,22 @@ def republish(cluster: Cluster, name: str) -> int:
         decided = Decided(app_id=app_id, epoch=0, decided_ms=cluster.store.now_ms())
         tables.republish(cluster, part.transactional_id, decided, part.table)
     return len(lost)
+
+
+def restage(cluster: Cluster, name: str, drop_columns: Collection[str] = ()) -> int:
+    """Stage what a table does not take any more again, under its schema of now, and publish it; the
+    number of transactions, the oldest first.
+
+    Raises UnknownTableError for a name that no decided transaction and no table has, and as
+    `restaging.restage`.
+    """
+    waiting = [(row, table) for row, table in _waiting(cluster) if table.name == name]
+    if not waiting:
+        find_enlisted(cluster.enlisted(), name)
+    count = 0
+    for row, table in sorted(waiting, key=lambda each: each[0].updated_ms):
+        count += restaging.restage(cluster, row, table, drop_columns)
+    return count
 
 
 Waiting = list[tuple[TransactionMetadata, StagedTable]]

@@ -87,6 +87,24 @@ def republish(context: typer.Context, name: Name) -> None:
 
 
 @app.command()
+def restage(
+    context: typer.Context,
+    name: Name,
+    drop_columns: Annotated[
+        str, typer.Option(help="Columns that the table lost, whose values may be lost: a,b.")
+    ] = "",
+) -> None:
+    """Write rows again that a table does not take any more, in the schema that it has now.
+
+    They are of transactions that were decided before the table changed: describe shows them.
+    """
+    session = session_of(context)
+    drop = [column for column in drop_columns.split(",") if column]
+    count = session.admin().restage_tables([name], drop_columns=drop)[name].result()
+    session.say(f"Restaged {count} transactions in {name}.")
+
+
+@app.command()
 def delist(context: typer.Context, name: Name) -> None:
     """Let no new transaction write to a table. Its data stays, also that below _txnlog."""
     session = session_of(context)

@@ -140,8 +140,8 @@ class TablePublications:
                 # Dropped, perhaps with the part file, and made again: settled.
                 return True
             part = log.read_part(file_of(table))
-            if not _is_there(log, decided):
-                _check_files(log, part, row.transactional_id)
+            if not is_there(log, decided):
+                check_files(log, part, row.transactional_id)
         is_young = partial(reading.is_young, root.store.clock, root.settings.trust_ms)
         self._unproved[table.url] = None
         made = log.publish(part, decided, is_still_decided=is_young)
@@ -207,10 +207,10 @@ def waits_for(root: Root, row: TransactionMetadata, table: StagedTable) -> str |
         log.refresh()
         definition = log.state.definition
         is_replaced = definition.metadata.id != table.table_id
-        if is_replaced or _is_there(log, decided_of(root, row, table)):
+        if is_replaced or is_there(log, decided_of(root, row, table)):
             return None
         part = log.read_part(file_of(table))
-        _check_files(log, part, row.transactional_id)
+        check_files(log, part, row.transactional_id)
         return unpublishable(part, definition) or ""
     except TxnLogError as error:
         return error.message
@@ -243,18 +243,18 @@ def republish(root: Root, transactional_id: str, decided: Decided, table: Staged
             "since. Write it again in a new transaction, if it is still right.",
             url=table.url,
         )
-    _check_files(log, part, transactional_id)
+    check_files(log, part, transactional_id)
     made = log.publish(part, decided, is_still_decided=lambda: True)
     if isinstance(made, Published):
         _proved(table.url, partial(log.prove, made, part, decided))
 
 
-def _is_there(log: EnlistedLog, decided: Decided) -> bool:
+def is_there(log: EnlistedLog, decided: Decided) -> bool:
     """Whether the table, as it was last read, has the part."""
     return log.state.txns.get(decided.app_id, -1) >= decided.epoch
 
 
-def _check_files(log: EnlistedLog, part: Part, transactional_id: str) -> None:
+def check_files(log: EnlistedLog, part: Part, transactional_id: str) -> None:
     """Raise CorruptLogError for a staged file that is gone: all readers of the table would fail."""
 
     def check(add: AddFile) -> None:

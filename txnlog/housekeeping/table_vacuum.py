@@ -95,7 +95,7 @@ def deletable_staged_files(
     for part in pending:
         if part.url == staged.table.url:
             named.add(file_name(part.part))
-            named.update(file_name(add.path) for add in log.read_part(file_of(part)).adds)
+            named.update(log.read_part(file_of(part)).file_names)
     log.refresh_files()
     if log.state.definition.metadata.id != staged.table.table_id:
         return []

@@ -156,7 +156,8 @@ def check_manifest(row: TransactionMetadata, manifest: Manifest | None) -> None:
         known_batches = len(row.pending.batches)
         given = f"{known_batches} other batches than the {len(manifest.batches)} given now"
         raise _ended_with(row, given)
-    if manifest.tables != row.pending.tables:
+    parts = [(table.url, table.first or table.part) for table in row.pending.tables]
+    if parts != [(table.url, table.part) for table in manifest.tables]:
         raise _ended_with(row, "other parts of tables than those given now")
 
 

@@ -52,7 +52,8 @@ class StagedTable(JsonObject, frozen=True, kw_only=True):
 
     `part` is the path below `url` of the part file: what is to be added, and removed. `table_id`
     is the id in the table's metaData, `digest` that of the part file (BLAKE2b, 16 bytes).
-    `staged_ms` is when the oldest file was staged, by the clock of the root's store.
+    `staged_ms` is when the oldest file was staged, by the clock of the root's store. `first` is the
+    part file of the decision if the rows have been staged again since then, else "".
     """
 
     name: TableName
@@ -65,6 +66,7 @@ class StagedTable(JsonObject, frozen=True, kw_only=True):
     num_files: Natural
     num_records: Natural
     staged_ms: Int64
+    first: str = ""
 
     def __post_init__(self) -> None:
         """Raises ValueError for a part file outside of the table."""

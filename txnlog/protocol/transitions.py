@@ -39,6 +39,7 @@ from txnlog.protocol.metadata import (
     Manifest,
     Owner,
     ProducerIdAndEpoch,
+    StagedTable,
     TopicPartitions,
     TransactionMetadata,
     merge_partitions,
@@ -324,6 +325,27 @@ def prepare_complete(
         partitions=(),
         pending=Manifest(),
     )
+
+
+def prepare_restage(
+    row: TransactionMetadata | None,
+    *,
+    transaction: ProducerIdAndEpoch,
+    old: StagedTable,
+    new: StagedTable,
+) -> Transition | Done:
+    """Name other files with the rows of a part that its table does not take any more (R76).
+
+    The transaction keeps its name: whichever files are published first, its `txn` refuses the
+    others. Done: it has ended, or another process has restaged this part.
+    """
+    is_decided = row is not None and row.state is TransactionState.PREPARE_COMMIT
+    if row is None or not is_decided or row.transaction != transaction or old not in row.tables:
+        return Done(row)
+    new = replace(new, first=old.first or old.part)
+    tables = tuple(new if table == old else table for table in row.tables)
+    changed = replace(row, pending=replace(row.pending, tables=tables))
+    return Transition(operation="RESTAGE", previous=row, next=changed)
 
 
 def as_completed(row: TransactionMetadata) -> TransactionMetadata:

@@ -7,7 +7,7 @@ can publish them. Row ids, versions and timestamps are filled in then, from the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 from urllib.parse import unquote
 
@@ -30,6 +30,7 @@ from txnlog.protocol.enlisted.actions import (
     TableState,
     Txn,
     decode_lines,
+    file_name,
 )
 from txnlog.protocol.enlisted.features import features_of
 from txnlog.protocol.enlisted.schemas import (
@@ -52,7 +53,8 @@ _LEAVES_TABLE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:|/|(?:.*/)?\.\.(?:/|\Z)", r
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Files to add; with mode overwrite, what is live in `partitions` then (None: all) is removed.
 
-    `definition` is the table's when the files were staged, at version `read_version`.
+    `definition` is the table's when the files were staged, at version `read_version`. `former` are
+    the names of files that these replace, and that a late process may still publish.
     """
 
     mode: Mode
@@ -60,6 +62,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     read_version: Natural
     definition: Definition
     adds: tuple[AddFile, ...]
+    former: tuple[str, ...] = ()
+
+    @property
+    def file_names(self) -> frozenset[str]:
+        """Names of all files by which a table may have the part."""
+        return frozenset((*map(file_name, (add.path for add in self.adds)), *self.former))
 
     @property
     def num_records(self) -> int:
@@ -84,6 +92,7 @@ def new_part(
     *,
     mode: Mode,
     partitions: Sequence[Mapping[str, object]] | None = None,
+    former: Iterable[str] = (),
 ) -> Part:
     """The part of files that were staged under `state`.
 
@@ -110,6 +119,7 @@ def new_part(
             read_version=state.version,
             definition=state.definition,
             adds=tuple(adds),
+            former=tuple(sorted(former)),
         )
         check_part(part)
     except ValueError as error:
@@ -154,11 +164,12 @@ def num_records(add: AddFile) -> int:
 # -- the part file -------------------------------------------------------------------------------
 
 
-class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     version: Literal[1]
     mode: Mode
     partitions: tuple[Partition, ...] | None
     read_version: Natural
+    former: tuple[str, ...] = ()
 
 
 class _Line(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -176,7 +187,7 @@ def encode_part(part: Part) -> bytes:
     """The part file: a line about the part, the table's definition, the files."""
     definition = part.definition
     lines: list[dict[str, object]] = [
-        {"txnlogPart": _Head(1, part.mode, part.partitions, part.read_version)},
+        {"txnlogPart": _Head(1, part.mode, part.partitions, part.read_version, part.former)},
         {"protocol": definition.protocol},
         {"metaData": definition.metadata},
     ]
@@ -216,6 +227,7 @@ def _part(lines: Sequence[_Line]) -> Part:
             protocols[0], metadata[0], {each.domain: each.configuration for each in domains}
         ),
         adds=tuple(line.add for line in lines if line.add is not None),
+        former=heads[0].former,
     )
     check_part(part)
     return part

@@ -206,7 +206,11 @@ class EnlistedLog(EnlistedReader):
         if is_there or (is_old and self._has_files(part, decided)):
             return AlreadyPublished(self.state.version)
         if why := unpublishable(part, definition):
-            raise self._blocked(decided, f"{why}. Undo that change, and the rows are published.")
+            raise self._blocked(
+                decided,
+                f"{why}. Undo that change, and the rows are published; "
+                "or write them in the table's new schema: `txnlog tables restage`.",
+            )
         return None
 
     def _may_have_forgotten(self, decided: Decided) -> bool:
@@ -232,7 +236,7 @@ class EnlistedLog(EnlistedReader):
         if part.mode == "append":
             # A long list, and no append needs it.
             self.state.files = self.state.removed = None
-        return not known.isdisjoint(file_name(add.path) for add in part.adds)
+        return not known.isdisjoint(part.file_names)
 
     def _retention_ms(self, name: str) -> float | None:
         try:

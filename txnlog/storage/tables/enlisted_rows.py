@@ -84,6 +84,22 @@ def read_table(
     return pa.concat_tables(found)
 
 
+def read_staged(
+    store: ObjectStore, definition: Definition, files: Iterable[LiveFile]
+) -> Iterator[pa.Table]:
+    """The rows of files that were staged under a definition, a table per row group.
+
+    Raises as `read_table`.
+    """
+    _check_features(store.url, definition)
+    columns = list(_columns(store.url, definition))
+    known = {column.name for column in columns}
+    for field in schema_of(definition).fields:
+        if field.name not in known:
+            raise _refused(store.url, f"the column {field.name!r} has a type for engines only")
+    yield from _read(store, files, columns)
+
+
 def _check_features(url: str, definition: Definition) -> None:
     if unknown := unknown_features(definition):
         raise _refused(url, f"it needs {unknown[0]!r}")
