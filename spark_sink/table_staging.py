@@ -17,7 +17,7 @@ from txnlog.cluster import Cluster
 from txnlog.connector.causes import line_of_cause
 from txnlog.connector.spark_delta import forget_table, hadoop_options, spark_url, why_no_delta
 from txnlog.coordinator.tables import TableChange
-from txnlog.errors import ConfigError, TableDataError
+from txnlog.errors import ConfigError, TableDataError, TableFeatureError
 from txnlog.protocol.enlisted.features import check_enlistable
 from txnlog.protocol.enlisted.parts import Mode, new_part, staging_folder
 from txnlog.protocol.enlisted.staging_tables import adopted, first_commit
@@ -51,13 +51,19 @@ class StagedWrites:
 
         Raises ConfigError, UnknownTableError, TableFeatureError, TableDataError.
         """
+        table = cluster.find_table(name)
+        if table.staging == "visible":
+            raise TableFeatureError(
+                f"{name!r} is enlisted with staging=visible, and Spark stages rows below _txnlog. "
+                f"Write to it with a producer, or `txnlog tables enlist {name} {table.url}`.",
+                url=table.url,
+            )
         if spark.conf.get(_DELTA_APP_ID, None) is not None:
             raise ConfigError(
                 f"{_DELTA_APP_ID} is set in this session: Delta could skip rows of the transaction "
                 "as written before. Unset it; the transaction is what makes a batch idempotent.",
                 option=_DELTA_APP_ID,
             )
-        table = cluster.find_table(name)
         log = cluster.table_log(table.url)
         log.refresh()
         check_enlistable(log.state)

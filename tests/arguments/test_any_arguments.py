@@ -153,6 +153,7 @@ PARAMETERS: Mapping[str, st.SearchStrategy[Any]] = {
     "cached": flag,
     "callback": callback,
     "columns": or_odd(st.none() | several(mostly("key", "offset", "headers"))),
+    "staging": mostly("hidden", "visible"),
     "drop_columns": several(mostly("key", "offset")),
     "config": or_odd(st.none() | config),
     "deep": flag,

@@ -14,6 +14,7 @@ from tests.world import decide, owned
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.staged_files import Staging
 from txnlog.errors import TableChangedError
+from txnlog.producing.table_writes import TableWrites
 
 
 @pytest.fixture
@@ -111,3 +112,27 @@ def test_waiting_part_is_restaged_in_the_schema_of_now(command: Command, silver:
     assert sorted(map(str, table.read_all()["other"].to_pylist())) == ["1", "None"]
     assert "Restaged 0 transactions" in command.ok("tables", "restage", "silver")
     assert "No table 'gold'" in command.fails("tables", "restage", "gold")
+
+
+@pytest.mark.parametrize("staging", ["hidden", "visible"])
+def test_vacuum_of_others_erases_what_is_staged_visibly(
+    command: Command, tmp_path: Path, staging: str
+) -> None:
+    """A row is deleted by law: its file is gone, or is txnlog's to delete (R72)."""
+    gold = tmp_path / "gold"
+    write_deltalake(gold, pa.table({"id": [0]}))
+    assert "must be" in command.fails("tables", "enlist", "gold", str(gold), "--staging", "seen")
+    command.ok("tables", "enlist", "gold", str(gold), "--staging", staging)
+    cluster = command.cluster()
+    writes = TableWrites(cluster)
+    writes.append("gold", pa.table({"id": [1]}))
+    row = owned(cluster, "run")
+    cluster.coordinator.commit(row, Staging(frozenset(), tuple, writes.changes()))
+    [path] = list(gold.rglob("part-????????????????????????????????.parquet"))
+    assert ("_txnlog" in path.parts) == (staging == "hidden")
+    DeltaTable(gold).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert path.exists()
+    DeltaTable(gold).delete("id = 1")
+    DeltaTable(gold).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert path.exists() == (staging == "hidden")
+    assert cluster.read("gold")["id"].to_pylist() == [0]

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.cases import Some
 from tests.coordinator.test_crashes import Deferred, restart_group, sweep, take_over
@@ -330,3 +331,42 @@ def test_snapshot_has_no_table_that_does_not_take_a_decided_part() -> None:
     assert "cannot be published as of version 2" in snapshot.missing[NAME]
     ForeignTable(shared).commit(definition())
     assert process(shared).snapshot().tables[NAME].version == 4
+
+
+# --- Staging where others vacuum ----------------------------------------------------------------
+
+
+def visible_table(shared: SharedMemory) -> Cluster:
+    cluster = process(shared)
+    with_table(shared, cluster)
+    properties = {"delta.deletedFileRetentionDuration": "interval 10 hours"}
+    ForeignTable(shared).commit(definition(**properties))
+    there = cluster.enlisted()[NAME]
+    cluster.enlist(NAME, replace(there, staging="visible"))
+    return cluster
+
+
+def test_visible_rows_are_staged_in_the_tables_folders() -> None:
+    """A DELETE and a VACUUM of other tools erase them."""
+    shared = world()
+    cluster = visible_table(shared)
+    row = owned(cluster, "run")
+    cluster.coordinator.commit(row, Staging(frozenset(), tuple, appended(cluster, 1)))
+    [add] = [one["add"] for one in ForeignTable(shared).commits()[-1] if "add" in one]
+    assert add["path"].startswith("day=1/part-")
+    assert cluster.read(NAME).to_pydict() == {"id": [1], "day": ["1"]}
+
+
+@pytest.mark.parametrize(("minutes", "is_refused"), [(295, False), (305, True)])
+def test_visible_files_that_others_may_vacuum_are_not_decided(
+    minutes: int, is_refused: bool
+) -> None:
+    """Half of the table's retention is left for the publication (R72)."""
+    shared = world()
+    cluster = visible_table(shared)
+    row, tables = owned(cluster, "run"), appended(cluster, 1)
+    shared.clock.advance_ms(minutes * 60_000)
+    commit = partial(cluster.coordinator.commit, row, Staging(frozenset(), tuple, tables))
+    assert outcome_of(commit) == ("StagedFileTooOldError" if is_refused else "done")
+    head = ForeignTable(shared).head()
+    assert head == (1 if is_refused else 2)

@@ -136,7 +136,7 @@ def staged_part(
     is_open = isinstance(table, ObjectStore)
     store = table if is_open else ObjectStore.from_url(str(table), create=False)
     log = opened(store)
-    adds = stage(store, rows, log.state.definition, cluster_id="c", now_ms=store.clock.now_ms())
+    adds = stage(store, rows, log.state.definition, folder="_txnlog/c", now_ms=store.clock.now_ms())
     part = new_part(log.state, adds, mode=mode, partitions=partitions)
     log.check(part)
     return Staged(store, log.put_part(part, cluster_id="c"), decided(log, epoch))

@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> ObjectStore:
 
 def staged(store: ObjectStore, rows: Any, table: Definition) -> tuple[AddFile, ...]:
     rows = rows if isinstance(rows, pa.Table) else pa.table(rows)
-    return stage(store, rows, table, cluster_id="c-1", now_ms=5)
+    return stage(store, rows, table, folder="_txnlog/c-1", now_ms=5)
 
 
 def read(store: ObjectStore, add: AddFile) -> pa.Table:

@@ -68,6 +68,7 @@ from txnlog.messages import ClusterMetadata, TopicPartition
 from txnlog.process.caches import local_path
 from txnlog.process.failures import unexpected
 from txnlog.process.forking import refusal, watch
+from txnlog.protocol.enlisted.registry import checked_staging
 from txnlog.protocol.explanations import GroupExplanation, IdExplanation, RecordTrace
 from txnlog.protocol.problems import Problem
 from txnlog.protocol.repair.losses import RepairReport
@@ -285,17 +286,24 @@ class AdminClient:
 
     # -- Delta tables of others ------------------------------------------------------------------
 
-    def enlist_tables(self, urls: Mapping[str, str]) -> Futures[str, None]:
+    def enlist_tables(
+        self, urls: Mapping[str, str], *, staging: str = "hidden"
+    ) -> Futures[str, None]:
         """Let transactions write to the Delta tables at these URLs, by their names.
 
-        Errors: ConfigError, UnknownTableError, TableFeatureError.
+        Rows are staged in a hidden folder, which only txnlog vacuums; with `staging="visible"` in
+        the table's own folders, where any VACUUM deletes what was removed. Errors: ConfigError,
+        UnknownTableError, TableFeatureError.
         """
         given = arguments.one_of("urls", urls, Mapping)
         checked = {
             arguments.text("urls", name): arguments.text(f"urls[{name!r}]", url)
             for name, url in given.items()
         }
-        return self._each(checked, lambda name: tables.enlist(self.cluster, name, checked[name]))
+        where = checked_staging(arguments.text("staging", staging))
+        return self._each(
+            checked, lambda name: tables.enlist(self.cluster, name, checked[name], where)
+        )
 
     def list_tables(self) -> Future[list[TableDescription]]:
         """The enlisted tables, with the parts of decided transactions that are not in them."""

@@ -13,7 +13,7 @@ from txnlog.errors import TxnLogError
 from txnlog.protocol.enlisted.features import check_enlistable
 from txnlog.protocol.enlisted.parts import Decided, app_id_of, republished_app_id
 from txnlog.protocol.enlisted.registry import EnlistedTable, check_table_name, find_enlisted
-from txnlog.protocol.metadata import StagedTable, TransactionMetadata
+from txnlog.protocol.metadata import StagedTable, Staging, TransactionMetadata
 from txnlog.settings.roots import checked_root
 from txnlog.verifying.publications import completed_parts, lost_parts
 
@@ -46,8 +46,9 @@ class TableDescription:
     error: TxnLogError | None = None
 
 
-def enlist(cluster: Cluster, name: str, url: str) -> None:
-    """Let transactions write to the Delta table at a URL, under a name. Repeated, a no-op.
+def enlist(cluster: Cluster, name: str, url: str, staging: Staging = "hidden") -> None:
+    """Let transactions write to the Delta table at a URL, under a name. Repeated, it changes
+    `staging` only.
 
     Raises ConfigError for a name or table that is taken, UnknownTableError without a table there,
     TableFeatureError for one that cannot take part.
@@ -58,7 +59,7 @@ def enlist(cluster: Cluster, name: str, url: str) -> None:
     check_enlistable(log.state)
     metadata = log.state.definition.metadata
     now_ms = cluster.store.clock.now_ms()
-    table = EnlistedTable(url=log.store.url, table_id=metadata.id, since_ms=now_ms)
+    table = EnlistedTable(url=log.store.url, table_id=metadata.id, since_ms=now_ms, staging=staging)
     cluster.enlist(name, table)
 
 

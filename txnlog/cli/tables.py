@@ -28,13 +28,16 @@ def enlist(
     context: typer.Context,
     name: Name,
     url: Annotated[str, typer.Argument(help="Where the Delta table is: a path or a URL.")],
+    staging: Annotated[
+        str, typer.Option(help="hidden: below _txnlog; visible: where any VACUUM deletes files.")
+    ] = "hidden",
 ) -> None:
     """Let transactions append to a Delta table, and overwrite its partitions.
 
     All its writers must create log files only if they are absent: see docs/limits.md.
     """
     session = session_of(context)
-    session.admin().enlist_tables({name: url})[name].result()
+    session.admin().enlist_tables({name: url}, staging=staging)[name].result()
     session.say(f"Enlisted {name}.")
 
 

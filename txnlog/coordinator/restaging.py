@@ -19,7 +19,7 @@ from txnlog.coordinator.tables import check_files, decided_of, file_of, is_there
 from txnlog.errors import ConfigError, TableChangedError, TableDataError
 from txnlog.protocol.enlisted.actions import AddFile
 from txnlog.protocol.enlisted.compatibility import unpublishable
-from txnlog.protocol.enlisted.parts import Part, new_part
+from txnlog.protocol.enlisted.parts import Part, new_part, staging_folder
 from txnlog.protocol.enlisted.restaging import columns_now, partitions_now
 from txnlog.protocol.enlisted.schemas import schema_of
 from txnlog.protocol.metadata import StagedTable, TransactionMetadata
@@ -61,16 +61,20 @@ def _restage(
     drop_columns: Collection[str],
 ) -> None:
     began_ms = root.store.now_ms()
-    staged = _staged(log, part, drop_columns, cluster_id=root.cluster_id, now_ms=began_ms)
+    enlisted = root.enlisted().get(table.name)
+    cluster_id = root.cluster_id
+    folder = enlisted.staging_folder(cluster_id) if enlisted else staging_folder(cluster_id)
+    staged = _staged(log, part, drop_columns, folder=folder, now_ms=began_ms)
     if why := unpublishable(staged, log.state.definition):
         raise TableChangedError(f"{table.url}: {why}.", url=table.url, abortable=False)
-    file = log.put_part(staged, cluster_id=root.cluster_id)
+    file = log.put_part(staged, cluster_id=cluster_id)
     new = replace(
         table,
         part=file.path,
         size_bytes=file.size_bytes,
         digest=file.digest,
         num_files=len(staged.adds),
+        staging="visible" if staged.is_visible else "hidden",
     )
 
     def decide(now: TransactionMetadata | None) -> Transition | Done:
@@ -84,7 +88,7 @@ def _restage(
 
 
 def _staged(
-    log: EnlistedLog, part: Part, drop_columns: Collection[str], *, cluster_id: str, now_ms: int
+    log: EnlistedLog, part: Part, drop_columns: Collection[str], *, folder: str, now_ms: int
 ) -> Part:
     """The part under the table's state as of the last refresh; its files are written."""
     url, state = log.store.url, log.state.as_staged_under()
@@ -102,7 +106,7 @@ def _staged(
         groups = list(read_staged(log.store, part.definition, [add]))
         if groups:
             rows = _renamed(url, pa.concat_tables(groups), names, drop_columns)
-            adds += stage(log.store, rows, definition, cluster_id=cluster_id, now_ms=now_ms)
+            adds += stage(log.store, rows, definition, folder=folder, now_ms=now_ms)
     return new_part(state, adds, mode=part.mode, partitions=partitions, former=part.file_names)
 
 

@@ -21,6 +21,7 @@ from txnlog.errors import (
 )
 from txnlog.process.failures import Failures, caught
 from txnlog.protocol.appends import check_topic_id
+from txnlog.protocol.enlisted.features import FILE_RETENTION, retention_ms
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.metadata import StagedBatch, StagedTable
 from txnlog.protocol.vacuum import file_retention_ms
@@ -81,21 +82,39 @@ def check_read_batches(root: Root, batches: Sequence[StagedBatch], read: TopicsR
 def check_ages(
     root: Root, batches: Sequence[StagedBatch], tables: Sequence[StagedTable] = ()
 ) -> None:
-    """Raise StagedFileTooOldError for a file that vacuum may delete before the commit (R72)."""
+    """Raise StagedFileTooOldError for a file that vacuum may delete before the commit (R72), or, in
+    a table's own folders, that of other tools (D146).
+    """
     staged = [(batch.staged_ms, f"{batch.topic}/{batch.path}") for batch in batches]
     staged += [(table.staged_ms, f"{table.url}/{table.part}") for table in tables]
     if not staged:
         return
     staged_ms, path = min(staged)
     topics = {batch.topic for batch in batches}
-    age_ms = root.store_now_ms(topics) - staged_ms
-    vacuum_age_ms = root.vacuum_age_ms(topics)
-    if age_ms > vacuum_age_ms // 2:
-        raise StagedFileTooOldError(
-            f"{path} was staged {age_ms // 1000} s ago, more than half of the vacuum age "
-            f"({vacuum_age_ms // 1000} s), and may be deleted. Abort, and write the data again.",
-            path=path,
-        )
+    now_ms = root.store_now_ms(topics)
+    ages = [(now_ms - staged_ms, path, "the vacuum age", root.vacuum_age_ms(topics))]
+    for table in tables:
+        if table.staging == "visible":
+            kept_ms = _file_retention_ms(root, table)
+            ages.append((now_ms - table.staged_ms, table.url, FILE_RETENTION, kept_ms))
+    for age_ms, path, what, kept_ms in ages:
+        if age_ms > kept_ms // 2:
+            raise StagedFileTooOldError(
+                f"{path} was staged {age_ms // 1000} s ago, more than half of {what} "
+                f"({kept_ms // 1000} s), and may be deleted. Abort, and write the data again.",
+                path=path,
+            )
+
+
+def _file_retention_ms(root: Root, table: StagedTable) -> int:
+    """How long other tools leave files that no commit names, as last read."""
+    log = root.table_log(table.url)
+    if log.state.version < 0:
+        log.refresh()
+    try:
+        return int(retention_ms(log.state.definition, FILE_RETENTION) or 0)
+    except ValueError:
+        return 0
 
 
 def check_there(store: ObjectStore, batches: Sequence[StagedBatch], transactional_id: str) -> None:

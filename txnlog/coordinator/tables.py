@@ -64,6 +64,7 @@ class TableChange:
             num_files=len(self.part.adds),
             num_records=self.part.num_records,
             staged_ms=self._staged_ms,
+            staging="visible" if self.part.is_visible else "hidden",
         )
 
 

@@ -31,6 +31,7 @@ class _Write:
     state: TableState
     staged_ms: int
     mode: Mode
+    folder: str
     partitions: Partitions | None = None
     adds: tuple[AddFile, ...] = ()
 
@@ -96,7 +97,9 @@ class TableWrites:
 
         def staged() -> _Write:
             state = log.state.as_staged_under()
-            write = _Write(table.url, state, self._cluster.store.now_ms(), mode, partitions)
+            folder = table.staging_folder(self._cluster.cluster_id)
+            now_ms = self._cluster.store.now_ms()
+            write = _Write(table.url, state, now_ms, mode, folder, partitions)
             return self._staged(write, rows)
 
         try:
@@ -114,7 +117,7 @@ class TableWrites:
             cluster.table_log(write.url).store,
             rows,
             write.state.definition,
-            cluster_id=cluster.cluster_id,
+            folder=write.folder,
             now_ms=cluster.store.now_ms(),
         )
         # Rows outside of the partitions are refused here.

@@ -47,6 +47,10 @@ class StagedBatch(JsonObject, frozen=True, kw_only=True):
     staged_ms: Int64
 
 
+Staging = Literal["hidden", "visible"]
+"""Where a table's staged files are: below its folder `_txnlog`, or in its own folders."""
+
+
 class StagedTable(JsonObject, frozen=True, kw_only=True):
     """What a transaction does to one enlisted Delta table, which is invisible until published.
 
@@ -67,6 +71,7 @@ class StagedTable(JsonObject, frozen=True, kw_only=True):
     num_records: Natural
     staged_ms: Int64
     first: str = ""
+    staging: Staging = "hidden"
 
     def __post_init__(self) -> None:
         """Raises ValueError for a part file outside of the table."""

@@ -70,6 +70,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset((*map(file_name, (add.path for add in self.adds)), *self.former))
 
     @property
+    def is_visible(self) -> bool:
+        """Whether VACUUM of other tools may delete the files, if they are old enough."""
+        return any(not add.path.startswith(f"{STAGING}/") for add in self.adds)
+
+    @property
     def num_records(self) -> int:
         return sum(map(num_records, self.adds))
 

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import get_args
+
+from msgspec.structs import replace
 
 from txnlog.errors import ConfigError, UnknownTableError
 from txnlog.protocol.decoding import TABLE_NAME, Codec, Int64, JsonObject
+from txnlog.protocol.enlisted.parts import staging_folder
+from txnlog.protocol.metadata import Staging
 
 
 class EnlistedTable(JsonObject, frozen=True, kw_only=True):
-    """A Delta table that transactions may write to; `table_id` is the id in its metaData."""
+    """A Delta table that transactions may write to; `table_id` is the id in its metaData.
+
+    `staging`: rows are staged where no VACUUM of other tools looks, or in the table's own folders.
+    """
 
     url: str
     table_id: str
     since_ms: Int64
+    staging: Staging = "hidden"
+
+    def staging_folder(self, cluster_id: str) -> str:
+        """Where rows are staged, below the table's folder; "": there."""
+        return "" if self.staging == "visible" else staging_folder(cluster_id)
 
 
 ENLISTED_TABLE: Codec[EnlistedTable] = Codec(EnlistedTable)
@@ -31,6 +44,14 @@ def check_table_name(name: str) -> str:
     return name
 
 
+def checked_staging(value: str) -> Staging:
+    """Raises ConfigError."""
+    for known in get_args(Staging):
+        if value == known:
+            return known  # type: ignore[no-any-return]
+    raise ConfigError(f"staging is {value[:100]!r}, and must be 'hidden' or 'visible'.")
+
+
 def prepare_enlist(
     known: Mapping[str, EnlistedTable], name: str, table: EnlistedTable
 ) -> EnlistedTable | None:
@@ -38,7 +59,9 @@ def prepare_enlist(
     for other, there in sorted(known.items()):
         is_same = (there.url, there.table_id) == (table.url, table.table_id)
         if other == name and is_same:
-            return None
+            if there.staging == table.staging:
+                return None
+            return replace(there, staging=table.staging)
         if other == name:
             raise ConfigError(
                 f"{name!r} is enlisted with another table, {there.url} (id {there.table_id}). "

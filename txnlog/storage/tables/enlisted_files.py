@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 from txnlog.errors import TableDataError, TableFeatureError
 from txnlog.process.arrow_arrays import number_array
 from txnlog.protocol.enlisted.actions import AddFile, Definition
-from txnlog.protocol.enlisted.parts import staging_folder
 from txnlog.protocol.enlisted.schemas import (
     DEFAULT,
     INVARIANTS,
@@ -36,9 +35,10 @@ _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
 
 def stage(
-    store: ObjectStore, rows: pa.Table, definition: Definition, *, cluster_id: str, now_ms: int
+    store: ObjectStore, rows: pa.Table, definition: Definition, *, folder: str, now_ms: int
 ) -> tuple[AddFile, ...]:
-    """Write rows below the table's staging folder, a file per partition, which no commit names.
+    """Write rows below a folder of the table ("": its own), a file per partition, which no commit
+    names.
 
     Columns are cast to the table's types, absent nullable ones are null. Raises TableDataError for
     rows that do not fit, TableFeatureError for a table whose rows need an engine: constraints,
@@ -62,7 +62,7 @@ def stage(
         fitted = _fitted(store.url, rows.slice(start, step), fields)
         for values, chunk in _split(store.url, fitted, partition_fields(definition)):
             folders = [_folder(name, value) for name, value in values.items()]
-            path, size_bytes = _put(store, "/".join((staging_folder(cluster_id), *folders)), chunk)
+            path, size_bytes = _put(store, "/".join(filter(None, (folder, *folders))), chunk)
             adds.append(
                 AddFile(
                     path=quote(path, safe="/=._-"),
@@ -164,7 +164,7 @@ def _folder(name: str, value: str | None) -> str:
 
 def _put(store: ObjectStore, folder: str, rows: pa.Table) -> tuple[str, int]:
     """Write a file; its path and size in bytes."""
-    path = f"{folder}/part-{os.urandom(16).hex()}.parquet"
+    path = "/".join(filter(None, (folder, f"part-{os.urandom(16).hex()}.parquet")))
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="snappy", store_schema=False)
     data = sink.getvalue().to_pybytes()
