@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from txnlog.errors import ConfigError, CorruptLogError, UnknownTableError
 from txnlog.protocol.enlisted.registry import (
@@ -34,6 +35,8 @@ def test_table_has_one_name_and_a_name_one_table() -> None:
         is None
     )
     assert prepare_enlist(known, "gold", THERE) == THERE
+    seen = replace(HERE, staging="visible")
+    assert prepare_enlist(known, "silver", replace(seen, since_ms=2)) == seen
     for name, table in [
         ("silver", THERE),
         ("again", HERE),
