@@ -242,7 +242,7 @@ def test_skipped_write_of_other_records_is_said_to_be_another(
     [record] = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert "another write: it has 1 records in topic t" in record.getMessage()
     assert "skipped now has 2 records in topic t" in record.getMessage()
-    assert "txnAppId name the query" in record.getMessage()
+    assert "use spark_sink.transactional" in record.getMessage()
 
 
 def test_count_of_a_pair_survives_checkpoints_and_ends_with_it() -> None:
