@@ -311,6 +311,17 @@ def test_backup_that_can_only_be_read_is_restored() -> None:
         copied(Root(ReadOnlyStore(shared.open()), settings=PLAIN), SharedMemory().open())
 
 
+def test_copy_that_clients_use_is_not_taken_for_what_it_was() -> None:
+    """Who may not keep a snapshot there got its state of then, as if of now."""
+    shared, place = world(ALL), SharedMemory()
+    Writer(shared).commit()
+    copied(process(shared), place.open())
+    live = Cluster.open(place.open(), settings=PLAIN)
+    live.create_topic("later")
+    with pytest.raises(StorePermissionError):
+        copied(Root(ReadOnlyStore(place.open()), settings=PLAIN), SharedMemory().open())
+
+
 # -- the snapshot ----------------------------------------------------------------------------------
 
 

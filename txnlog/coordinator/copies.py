@@ -159,6 +159,17 @@ def _check_complete(origin: Root, snapshot: Snapshot) -> None:
             raise unreadable.error.replace()
 
 
+def _is_as_copied(copy: Root, whole: Snapshot) -> bool:
+    """Whether no client has written to a copy: else what it was as one is long gone."""
+    topics = [copy.topic_log(name) for name in copy.store.list_folders() if may_be_topic(name)]
+    copy.refresh_together(topics)
+    versions = {log.path: log.log.version for log in topics if log.exists}
+    versions |= {log.path: log.log.version for log in copy.existing_shards()}
+    versions |= {log.path: log.log.version for log in copy.offsets_shards()}
+    known = {name: one.version for name, one in whole.topics.items()} | whole.shards
+    return versions == known
+
+
 class _Kept(NamedTuple):
     """A snapshot of the origin, `ends` of the origin's own origins, and a call that keeps it."""
 
@@ -186,7 +197,7 @@ def _kept(origin: Root, copy: Copy | None) -> Iterator[_Kept]:
         # Tables show what was decided later than the rows, and are not copied.
         snapshot = keep_snapshot(origin, name, ttl_ms=TTL_MS, with_tables=False)
     except StorePermissionError:
-        if former is None:
+        if former is None or not _is_as_copied(origin, former.snapshot):
             raise
         # A backup that can only be read.
         yield _Kept(former.snapshot, former.ends, lambda: None)
