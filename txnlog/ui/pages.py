@@ -389,9 +389,6 @@ class Renderer:
         """A command `txnlog ...` with the root, which another terminal may not have."""
         return f"txnlog {shell_option('--root', self._root)} {command.partition(' ')[2]}"
 
-    def _why_id(self, name: str) -> str:
-        return self.pasted(f"txnlog why {shell_option('--transactional-id', name)}")
-
     def render(self, template: str, context: Mapping[str, Any]) -> str:
         return self._templates.get_template(template).render(context)
 
