@@ -38,6 +38,8 @@ def outcome(spark: SparkSession, command: dict[str, Any]) -> str | None:
         "stream": pipeline.start,
         "flaky stream": start_flaky,
         "transactional": tables_pipeline.start,
+        "make tables": tables_pipeline.create,
+        "check tables": tables_pipeline.check,
         "write": write,
         "count": count_by_sql,
     }[command.pop("command")]

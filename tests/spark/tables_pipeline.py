@@ -32,10 +32,11 @@ Function = Callable[[Transaction, "DataFrame", int], Any]
 
 
 def place(root: str | Path, table: str) -> str:
-    return f"{root}-{table}"
+    """Where a table is, as Spark has it."""
+    return f"{root}-{table}".replace("s3://", "s3a://")
 
 
-def create(spark: SparkSession, root: Path) -> None:
+def create(spark: SparkSession, root: str | Path) -> None:
     """Make and enlist both tables; the root is there."""
     listed = ", ".join(f"'{name}' = '{value}'" for name, value in PROPERTIES.items())
     spark.sql(
@@ -48,7 +49,7 @@ def create(spark: SparkSession, root: Path) -> None:
     enlist(root, NUMBERS, NEWEST)
 
 
-def enlist(root: Path, *tables: str) -> None:
+def enlist(root: str | Path, *tables: str) -> None:
     """Let transactions write to tables, which are there."""
     places = {table: place(root, table) for table in tables}
     for made in AdminClient({"txnlog.root": str(root)}).enlist_tables(places).values():
@@ -59,7 +60,10 @@ def route(tx: Transaction, frame: DataFrame, batch_id: int) -> None:
     """What each batch writes."""
     rows = frame.selectExpr(*ROWS)
     tx.write(pipeline.split(frame))
-    tx.append(NUMBERS, rows)
+    if batch_id % 2:
+        tx.sql("INSERT INTO {silver.numbers} (id, parity) SELECT * FROM {rows}", rows=rows)
+    else:
+        tx.append(NUMBERS, rows)
     tx.overwrite(NEWEST, rows.selectExpr("max(id) AS id"))
 
 
@@ -90,7 +94,7 @@ def ids(spark: SparkSession, root: Path, table: str = NUMBERS) -> Sequence[int]:
     return sorted(row.id for row in rows)
 
 
-def check(spark: SparkSession, root: Path, count: int) -> None:
+def check(spark: SparkSession, root: str | Path, count: int) -> None:
     """Topics, offsets and tables have the numbers below `count`, once."""
     pipeline.check(root, count)
     assert ids(spark, root) == list(range(count))

@@ -57,26 +57,33 @@ def use(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_pipeline(
-    place: Place, start: Start, checkpoints: list[str], *, forget: Callable[[], None], sql: str = ""
-) -> None:
+    place: Place,
+    start: Start,
+    checkpoints: list[str],
+    *,
+    forget: Callable[[], None],
+    command: str = "stream",
+    dies_at: str = "marker.after@3:driver",
+) -> Driver:
     """Kill a driver in its second batch, restart it, then lose its checkpoint."""
     root = place.url
     pipeline.feed(root, range(3 * BATCH))
     dying = start()
-    dying.failpoint.set("marker.after@3:driver")
-    dying.run_to_death("stream", root, checkpoint=checkpoints[0], batch_records=BATCH)
+    if command == "transactional":
+        assert dying.run("make tables", root) is None
+    dying.failpoint.set(dies_at)
+    dying.run_to_death(command, root, checkpoint=checkpoints[0], batch_records=BATCH)
     driver = start()
-    assert driver.run("stream", root, checkpoint=checkpoints[0], batch_records=BATCH) is None
+    assert driver.run(command, root, checkpoint=checkpoints[0], batch_records=BATCH) is None
     pipeline.check(root, 3 * BATCH)
     pipeline.feed(root, range(3 * BATCH, 4 * BATCH))
-    assert driver.run("stream", root, checkpoint=checkpoints[0], batch_records=BATCH) is None
+    assert driver.run(command, root, checkpoint=checkpoints[0], batch_records=BATCH) is None
     forget()
     pipeline.feed(root, range(4 * BATCH, 5 * BATCH))
-    assert driver.run("stream", root, checkpoint=checkpoints[1], batch_records=BATCH) is None
+    assert driver.run(command, root, checkpoint=checkpoints[1], batch_records=BATCH) is None
     pipeline.check(root, 5 * BATCH)
-    for topic in pipeline.OUTPUTS if sql else ():
-        assert driver.run("count", sql, topic=topic, expected=5 * BATCH // 2) is None
     verify_place(place)
+    return driver
 
 
 def test_topic_to_topic_survives_a_kill_and_a_lost_checkpoint(
@@ -89,17 +96,17 @@ def test_topic_to_topic_survives_a_kill_and_a_lost_checkpoint(
     check_pipeline(place, start, [str(old), str(new)], forget=lambda: shutil.rmtree(old))
 
 
-def test_topic_to_topic_with_checkpoints_and_sql_on_s3a(
+@pytest.fixture
+def on_s3a(
     servers: Servers, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same with Spark's own files in the bucket (R49, R57, R59)."""
+) -> tuple[Place, Start, list[str], Callable[[], None]]:
+    """A place, drivers with conf/spark-s3a.conf, two checkpoints in the bucket, loss of the first."""
     place = servers.get("versitygw").place()
     use(place, monkeypatch)
     endpoint = f"http://{HOST}:{servers.get('versitygw').port}"
     hadoop = {**S3A, "fs.s3a.endpoint": endpoint}
     settings = " ".join(f"--conf spark.hadoop.{name}={value}" for name, value in hadoop.items())
     files = f"--load-spark-defaults --properties-file {CONF_DIR / 'spark-s3a.conf'}"
-    start_on_s3a = partial(start, submit_args=f"{files} {settings}")
     name = place.url.rpartition("/")[2]
     checkpoints = [f"s3a://{BUCKET}/checkpoints-{name}/{n}" for n in ("old", "new")]
     old = Place(f"s3://{BUCKET}/checkpoints-{name}/old", place.options).open()
@@ -109,8 +116,31 @@ def test_topic_to_topic_with_checkpoints_and_sql_on_s3a(
         assert any(path.startswith("commits/") for path in paths)
         old.delete(paths)
 
+    return place, partial(start, submit_args=f"{files} {settings}"), checkpoints, forget
+
+
+OnS3A = tuple[Place, Start, list[str], Callable[[], None]]
+
+
+def test_topic_to_topic_with_checkpoints_and_sql_on_s3a(on_s3a: OnS3A) -> None:
+    """The same with Spark's own files in the bucket (R49, R57, R59)."""
+    place, start, checkpoints, forget = on_s3a
+    driver = check_pipeline(place, start, checkpoints, forget=forget)
     sql = place.url.replace("s3://", "s3a://")
-    check_pipeline(place, start_on_s3a, checkpoints, forget=forget, sql=sql)
+    for topic in pipeline.OUTPUTS:
+        assert driver.run("count", sql, topic=topic, expected=5 * BATCH // 2) is None
+
+
+def test_topics_and_delta_tables_on_s3a(on_s3a: OnS3A) -> None:
+    """All of it in the bucket: topics, tables, offsets, checkpoints (R49, R59, R74).
+
+    Spark names it s3a, and only it writes the staging tables, so that its LogStore for S3 will do.
+    """
+    place, start, checkpoints, forget = on_s3a
+    driver = check_pipeline(
+        place, start, checkpoints, forget=forget, command="transactional", dies_at="table.after@3"
+    )
+    assert driver.run("check tables", place.url, count=5 * BATCH) is None
 
 
 def test_topic_to_topic_amid_faults_publishes_once(
