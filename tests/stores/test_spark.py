@@ -100,7 +100,7 @@ def test_topic_to_topic_survives_a_kill_and_a_lost_checkpoint(
 def on_s3a(
     servers: Servers, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Place, Start, list[str], Callable[[], None]]:
-    """A place, drivers with conf/spark-s3a.conf, two checkpoints in the bucket, loss of the first."""
+    """A place, drivers with conf/spark-s3a.conf, two checkpoints there, and loss of the first."""
     place = servers.get("versitygw").place()
     use(place, monkeypatch)
     endpoint = f"http://{HOST}:{servers.get('versitygw').port}"

@@ -17,6 +17,7 @@ from txnlog.coordinator.root import Root
 from txnlog.coordinator.staged_files import check_ages
 from txnlog.coordinator.tables import check_files, decided_of, file_of, is_there
 from txnlog.errors import ConfigError, TableChangedError, TableDataError
+from txnlog.process.failpoint import reach
 from txnlog.protocol.enlisted.actions import AddFile
 from txnlog.protocol.enlisted.compatibility import unpublishable
 from txnlog.protocol.enlisted.parts import Part, new_part, staging_folder
@@ -67,7 +68,9 @@ def _restage(
     staged = _staged(log, part, drop_columns, folder=folder, now_ms=began_ms)
     if why := unpublishable(staged, log.state.definition):
         raise TableChangedError(f"{table.url}: {why}.", url=table.url, abortable=False)
+    reach("restage.staged")
     file = log.put_part(staged, cluster_id=cluster_id)
+    reach("restage.part")
     new = replace(
         table,
         part=file.path,
@@ -83,6 +86,7 @@ def _restage(
         return prepare_restage(now, transaction=row.transaction, old=table, new=new)
 
     after = root.shard_for(row.transactional_id).transition(row.transactional_id, decide)
+    reach("restage.decided")
     if after is not None and after.transaction == row.transaction:
         finish(root, after)
 
