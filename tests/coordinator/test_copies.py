@@ -26,9 +26,11 @@ from txnlog.coordinator.copies import CopyReport, copy_root
 from txnlog.coordinator.root import Root
 from txnlog.protocol.metadata import LastBatch
 from txnlog.protocol.transitions import Transition
+from txnlog.protocol.verification.findings import FindingKind
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import FaultsAt, SharedMemory
 from txnlog.testing.invariants import check_cluster, read_committed
+from txnlog.verifying.verifier import verify
 
 ALL = (*TOPICS, "input")
 
@@ -114,6 +116,38 @@ def test_copy_has_whole_transactions_whatever_happens_between_two_of_its_calls(
     for at in some(range(trial(0))):
         trial(at)
     assert len(met) > 1 or name == "floor"
+
+
+def test_copy_keeps_what_a_consumer_noted_with_its_offset() -> None:
+    """The offset itself is of the snapshot; a transaction's has no metadata."""
+    shared, place = world(ALL), SharedMemory()
+    cluster = process(shared)
+    at, notes = {"orders": {1: 0}}, {"orders": {1: "note"}}
+    cluster.groups.commit("noting", cluster.groups.start("noting"), at, metadata=notes)
+    copied(process(shared), place.open())
+    group = process(place).groups.describe("noting")
+    assert group is not None
+    assert group.offsets["orders"][1].metadata == "note"
+
+
+def test_verify_says_that_a_copy_is_unfinished() -> None:
+    """Nobody opens it, though nothing in it is damaged; whoever makes it is not stopped (R75)."""
+    shared, place = world(), SharedMemory()
+    origin = process(shared)
+    origin.coordinator.commit(owned(origin, "run"), both(origin, "1"))
+
+    def dies() -> None:
+        verify(place.open()).check()
+        raise RuntimeError("dies")
+
+    def kinds() -> list[FindingKind]:
+        return [one.kind for one in verify(place.open()).findings]
+
+    with pytest.raises(RuntimeError, match="dies"):
+        copied(process(shared), place.open(), check=dies)
+    assert kinds() == [FindingKind.COPY_UNFINISHED]
+    copied(process(shared), place.open())
+    assert kinds() == []
 
 
 def test_what_a_copy_leaves_out_is_aborted_there_and_can_come_later() -> None:

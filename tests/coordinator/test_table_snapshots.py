@@ -188,7 +188,7 @@ def test_tables_that_cannot_be_read_here_are_refused_by_name() -> None:
     table.commit(definition((("id", "long"), ("day", "binary"))))
     refused(TableFeatureError, "'day' has a type that only engines can read")
     table.commit(definition(**{"delta.columnMapping.mode": "id"}))
-    refused(TableFeatureError, "its columns are mapped by id")
+    refused(TableFeatureError, "its columns are mapped by id. Only an engine can")
     table.commit(definition((("id", "long"), ("day", "date"))))
     table.commit({"add": {**add, "path": "s3://b/x.parquet", "partitionValues": {"day": None}}})
     refused(TableFeatureError, "x.parquet is not below it")

@@ -326,6 +326,14 @@ def cluster_warnings() -> Iterator[Damage]:
     syncing = {"txnlog.storage.fsync": "syncing"}
     yield Damage("a change of storage.fsync that died", lambda root: fsync(root, syncing), kinds)
 
+    def unfinished(root: str) -> str:
+        metadata = metadata_of(root, CLUSTER)
+        copy = {"txnlog.copy": '{"origin":"another","run":"died"}'}
+        append(root, CLUSTER, [replace(metadata, configuration={**metadata.configuration, **copy})])
+        return CLUSTER
+
+    yield Damage("a copy that died", unfinished, (K.COPY_UNFINISHED,))
+
 
 def metadata_of(root: str, table: str) -> Metadata:
     data = commit_file(root, table, 0).read_bytes()

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
+from txnlog.cli.progress import copying_bar
 from txnlog.cli.session import Session, session_of, typed_root
 from txnlog.cli.times import format_time
-from txnlog.text import printable
 
 if TYPE_CHECKING:
-    from txnlog.coordinator.copies import CopyReport, OnCopied
+    from txnlog.coordinator.copies import CopyReport
 
 app = typer.Typer(add_completion=False)
 
@@ -41,7 +37,7 @@ def backup(
     """
     session = session_of(context)
     session.root = typed_root(origin)
-    with progress_bar() as progress:
+    with copying_bar() as progress:
         copying = session.admin().backup(typed_root(destination), deep=deep, progress=progress)
     show_copy(session, copying.result())
 
@@ -60,25 +56,3 @@ def show_copy(session: Session, found: CopyReport) -> None:
     if found.tables:
         names = ", ".join(found.tables)
         session.say(f"Delta tables of others are not copied, nor enlisted there: {names}.")
-
-
-@contextmanager
-def progress_bar() -> Iterator[OnCopied]:
-    """A progress bar over the bytes on stderr, if stderr is a terminal."""
-    console = Console(stderr=True)
-    with Progress(
-        BarColumn(),
-        DownloadColumn(),
-        TextColumn("{task.description}", markup=False),
-        TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    ) as bar:
-        task = bar.add_task("reading", total=None)
-
-        def on_copied(topic: str, done_bytes: int, total_bytes: int) -> None:
-            what = printable(topic) if topic else "verifying"
-            bar.update(task, completed=done_bytes, total=total_bytes, description=what)
-
-        yield on_copied

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from txnlog.cli.backup import Deep, Destination, Origin, progress_bar, show_copy
+from txnlog.cli.backup import Deep, Destination, Origin, show_copy
+from txnlog.cli.progress import copying_bar
 from txnlog.cli.session import session_of, typed_root
 
 app = typer.Typer(add_completion=False)
@@ -21,6 +22,6 @@ def clone(
     """
     session = session_of(context)
     session.root = typed_root(origin)
-    with progress_bar() as progress:
+    with copying_bar() as progress:
         copying = session.admin().clone(typed_root(destination), deep=deep, progress=progress)
     show_copy(session, copying.result())

@@ -8,8 +8,8 @@ import msgspec
 import typer
 
 from txnlog.admin import AdminClient
+from txnlog.cli.progress import tables_bar
 from txnlog.cli.session import Session, session_of
-from txnlog.cli.verify import progress_bar
 from txnlog.protocol.repair.losses import LostTransaction, RepairReport
 from txnlog.protocol.shards import STATE_PREFIX
 from txnlog.repairing.repair import WATCH_MS_DEFAULT
@@ -39,7 +39,7 @@ def repair(
     """
     session = session_of(context)
     client = AdminClient(session.config())
-    with progress_bar() as progress:
+    with tables_bar() as progress:
         found = client.repair(
             dry_run=not yes, watch_ms=watch_seconds * 1000, progress=progress
         ).result()

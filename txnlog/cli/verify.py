@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from txnlog.cli import completion
+from txnlog.cli.progress import tables_bar
 from txnlog.cli.session import Session, fail, session_of
 from txnlog.cli.times import parse_time_ms
 from txnlog.errors import TxnLogError
 from txnlog.protocol.verification.findings import Finding, FindingKind, Severity
-from txnlog.text import printable
-from txnlog.verifying.report import Progress as OnProgress
 from txnlog.verifying.report import Verification, VerifySettings, by_severity
 
 app = typer.Typer(add_completion=False)
@@ -61,7 +56,7 @@ def verify(
         deep=deep,
     )
     try:
-        with progress_bar() as on_progress:
+        with tables_bar() as on_progress:
             found = session.admin().verify(settings, progress=on_progress).result()
     except TxnLogError as error:
         fail(error, is_json=session.is_json)
@@ -71,29 +66,6 @@ def verify(
         raise typer.Exit(DAMAGED)
     if not found.is_complete:
         raise typer.Exit(INCOMPLETE)
-
-
-@contextmanager
-def progress_bar() -> Iterator[OnProgress]:
-    """A progress bar over the tables on stderr, if stderr is a terminal."""
-    console = Console(stderr=True)
-    with Progress(
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}", markup=False),
-        TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    ) as bar:
-        task = bar.add_task("tables", total=None)
-
-        def on_progress(table: str, done: int, count: int, files: int) -> None:
-            description = f"{table}: {files:,} files" if files else table
-            text = printable(description)
-            bar.update(task, completed=done, total=count or None, description=text)
-
-        yield on_progress
 
 
 def _show(session: Session, found: Verification) -> None:

@@ -36,6 +36,16 @@ def undecided(fsync: str | None) -> list[Finding]:
     return [] if what is None else [Finding(kind=kind, table=cluster_log.PATH, what=what)]
 
 
+def unfinished(config: Mapping[str, str]) -> list[Finding]:
+    """What to say of a copy that is not whole."""
+    copy = cluster_log.copy_of({k.removeprefix(CONFIG_PREFIX): v for k, v in config.items()})
+    if copy is None or not copy.run:
+        return []
+    before = "the one before can be restored" if copy.file else "none was whole before"
+    what = f"a copy of cluster {copy.origin} is not whole; {before}"
+    return [Finding(kind=FindingKind.COPY_UNFINISHED, table=cluster_log.PATH, what=what)]
+
+
 def count(config: Mapping[str, str], name: str, default: int) -> int:
     """A number of shards, the default for one that cannot be read."""
     text = config.get(CONFIG_PREFIX + name, "")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from txnlog.errors import CorruptLogError
 from txnlog.protocol.verification import tables as across
-from txnlog.protocol.verification.findings import Finding, Findings, Severity
+from txnlog.protocol.verification.findings import Finding, FindingKind, Findings, Severity
 from txnlog.settings import arguments
 
 Progress = Callable[[str, int, int, int], None]
@@ -66,10 +66,14 @@ class Verification:
         return not self.errors
 
     def check(self) -> None:
-        """Raise CorruptLogError for damage, or if something could not be read."""
-        found = [f"{one.table}: {one.kind.value}: {one.what}" for one in by_severity(self.findings)]
+        """Raise CorruptLogError for damage, or if something could not be read.
+
+        That a copy is unfinished is neither: whoever checks it is about to finish it.
+        """
+        kept = [f for f in self.findings if f.kind is not FindingKind.COPY_UNFINISHED]
+        found = [f"{one.table}: {one.kind.value}: {one.what}" for one in by_severity(kept)]
         found = [f"{table}: {why}" for table, why in self.errors] + found
-        if self.is_damaged or self.errors:
+        if self.errors or any(one.severity is Severity.ERROR for one in kept):
             raise CorruptLogError(
                 f"`txnlog verify` finds {len(found)} problems, of which the first is: {found[0]}."
             )

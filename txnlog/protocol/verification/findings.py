@@ -73,6 +73,7 @@ class FindingKind(Enum):
     TICKET_ABOVE_NEWEST = "ticket above newest"
     PUBLICATION_LOST = "publication lost"
     FSYNC_UNDECIDED = "fsync undecided"
+    COPY_UNFINISHED = "copy unfinished"
 
 
 class KindText(NamedTuple):
@@ -306,6 +307,12 @@ KINDS: Mapping[FindingKind, KindText] = {
         "`true` is not finished",
         "`txnlog configs alter --entity-type brokers --add-config storage.fsync=true`, or "
         "`=false`: with it, a power cut may damage the root.",
+    ),
+    _K.COPY_UNFINISHED: KindText(
+        _E,
+        "the root is a copy that `txnlog backup` or `txnlog clone` is making, or was: no client "
+        "opens it, and what else is found may be due to this",
+        "Run the same command again, to the same place.",
     ),
 }
 

@@ -109,7 +109,7 @@ def _check_features(url: str, definition: Definition) -> None:
 
 def _refused(url: str, why: str) -> TableFeatureError:
     return TableFeatureError(
-        f"{url} cannot be read here: {why}. Read it with Spark, at the version of the snapshot.",
+        f"{url}: its rows cannot be read here: {why}. Only an engine can, such as Spark.",
         url=url,
         abortable=False,
     )
