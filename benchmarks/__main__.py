@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from benchmarks.checkpoint_table import RESULTS, write_page
 from benchmarks.figures import Figure
+from benchmarks.result_tables import RESULTS, write_page
 from benchmarks.scale import Scale
 from benchmarks.suite import Suite, run
 
