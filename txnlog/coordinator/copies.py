@@ -106,6 +106,8 @@ def copy_root(
     target.open(fsync=fsync)
     with _kept(origin, copy) as kept:
         _check_complete(origin, kept.snapshot)
+        # They are read again, at their versions.
+        origin.forget_topics()
         topics: dict[str, CopiedTopic] = {}
         for name, one in kept.snapshot.topics.items():
             topics[name] = read_topic(origin, name, one)
@@ -115,18 +117,18 @@ def copy_root(
         reach("copy.copied")
         target.begin(fsync=fsync)
         reach("copy.begun")
+        ends = {name: one.ends for name, one in topics.items()}
         written = target.write(kept.snapshot, topics)
         reach("copy.written")
         # From here on nothing is read of the origin.
         check()
-        ends = {name: one.ends for name, one in topics.items()}
         target.end(WholeCopy(snapshot=written, ends={**kept.ends, origin.cluster_id: ends}))
         reach("copy.ended")
     store.delete(sorted(files.unused))
     return CopyReport(
         cluster_id=target.root.cluster_id,
         at_ms=written.at_ms,
-        topics=len(topics),
+        topics=len(ends),
         groups=target.num_groups,
         transactional_ids=target.num_ids,
         files=files.count,

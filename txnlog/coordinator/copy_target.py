@@ -136,16 +136,22 @@ class CopyTarget:
                     self.root.end_copy(self._run, self._copy.file)
                     self._check_version(path, version, self._opened.get(path, -1))
 
-    def write(self, snapshot: Snapshot, topics: Mapping[str, CopiedTopic]) -> Snapshot:
-        """Bring all tables to those of the snapshot; returns it with their versions."""
-        opened = self.root.opened_topics()
-        versions = {
-            name: TopicVersion(version=self._write_topic(name, one)) for name, one in topics.items()
-        }
-        for name, log in sorted(opened.items()):
+    def write(self, snapshot: Snapshot, topics: dict[str, CopiedTopic]) -> Snapshot:
+        """Bring all tables to those of the snapshot; returns it with their versions.
+
+        `topics` is emptied: what is written needs no memory any more.
+        """
+        newest = newest_markers(topics.values())
+        for name, log in sorted(self.root.opened_topics().items()):
             if log.exists and name not in topics:
                 self._delete_topic(name)
-        self._write_rows(snapshot, topics)
+        versions: dict[str, TopicVersion] = {}
+        while topics:
+            name, one = topics.popitem()
+            versions[name] = TopicVersion(version=self._write_topic(name, one))
+            self._contents.pop(name, None)
+        self.root.forget_topics()
+        self._write_rows(snapshot, versions, newest)
         self._give_out_above(self._origin.producer_ids_end - 1)
         return Snapshot(
             at_ms=snapshot.at_ms, topics=versions, offsets=self._offsets, shards=self._shards
@@ -212,8 +218,9 @@ class CopyTarget:
                 table=table,
             )
 
-    def _write_rows(self, snapshot: Snapshot, topics: Mapping[str, CopiedTopic]) -> None:
-        newest = newest_markers(topics.values())
+    def _write_rows(
+        self, snapshot: Snapshot, topics: Collection[str], newest: Mapping[int, int]
+    ) -> None:
         for table, version in sorted(snapshot.shards.items()):
             found = rows_at_version(self._origin, table, version)
             if isinstance(found, TransactionLog):

@@ -80,6 +80,10 @@ class Root:
             self._topics[name] = log
         return log
 
+    def forget_topics(self) -> None:
+        """Free what is known of topics: about 2 kB a batch."""
+        self._topics.clear()
+
     def refresh_together(self, logs: Iterable[TopicLog | TransactionLog | OffsetsLog]) -> None:
         """Tail logs to their heads, together; each may be given several times.
 
