@@ -67,6 +67,10 @@ def differences(records: Sequence[Record]) -> str:
             row("filters of a batch read that skip files", each("filters", "yes", "no")),
             row("Unix domain sockets", each("unix_sockets", "yes", "no: 40 ms a hop")),
             row("`--packages` for SQL views, `read_committed`", jars),
+            row(
+                "Delta tables in [`transactional`](howto/tables.md#write-to-it-from-spark)",
+                each("delta_jar", "yes", "refused: no jar yet"),
+            ),
             row("lines of `conf/` that differ", confs),
         )
     )
