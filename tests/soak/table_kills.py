@@ -67,9 +67,19 @@ def numbers(*ids: int) -> pa.Table:
 
 
 class Copy:
-    """One root, its tables, and the process that copies."""
+    """One root, its tables, and the process that copies.
 
-    def __init__(self, folder: Path, seed: int, spark: SparkSession | None = None) -> None:
+    Where rows are staged visibly, others vacuum by the table's retention.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        spark: SparkSession | None = None,
+        *,
+        staging: str = "hidden",
+    ) -> None:
         self.folder = folder
         self.root = str(folder / "lake")
         self.tables = {SILVER: str(folder / SILVER), LATEST: str(folder / LATEST)}
@@ -84,10 +94,10 @@ class Copy:
         cluster = Cluster.open(self.root, create=True, shards=2, offsets_shards=1)
         cluster.create_topic(TOPIC, partitions=1)
         admin = AdminClient({"txnlog.root": self.root}, cluster=cluster)
-        for future in admin.enlist_tables(self.tables).values():
+        for future in admin.enlist_tables(self.tables, staging=staging).values():
             future.result()
         others = (SILVER, LATEST)
-        self._rivals = [self._begin(rival, self.tables[name], name) for name in others]
+        self._rivals = [self._begin(rival, self.tables[name], name, staging) for name in others]
         if self._spark_rival is not None:
             self._spark_rival.start()
 
@@ -214,7 +224,7 @@ def copy(folder: str) -> None:
         raise
 
 
-def rival(folder: str, url: str, name: str) -> None:
+def rival(folder: str, url: str, name: str, staging: str) -> None:
     """Another tool's jobs on a table, one after the other; what it was told is committed."""
     acknowledged, at = [], FOREIGN
     while not os.path.exists(f"{folder}/stop"):
@@ -226,7 +236,7 @@ def rival(folder: str, url: str, name: str) -> None:
         if at % 11 == 0:
             tried(lambda: DeltaTable(url).create_checkpoint())
         if at % 13 == 0:
-            tried(partial(vacuum, url))
+            tried(partial(vacuum, url, staging))
         if at % 101 == 0:
             tried(partial(alter, url, at))
         time.sleep(0.02)
@@ -241,8 +251,9 @@ def tried(job: Callable[[], object]) -> bool:
     return False
 
 
-def vacuum(url: str) -> None:
-    DeltaTable(url).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+def vacuum(url: str, staging: str) -> None:
+    hours = 0 if staging == "hidden" else None
+    DeltaTable(url).vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
 
 
 def alter(url: str, number: int) -> None:

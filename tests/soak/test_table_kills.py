@@ -16,15 +16,20 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    "kills", [6, pytest.param(1_000, marks=pytest.mark.soak)], ids=["short", "long"]
+    ("kills", "staging"),
+    [
+        pytest.param(6, "hidden", id="short"),
+        pytest.param(1_000, "hidden", marks=pytest.mark.soak, id="long"),
+        pytest.param(200, "visible", marks=pytest.mark.soak, id="visible"),
+    ],
 )
 def test_killed_copy_leaves_each_number_once_in_topic_and_tables(
-    tmp_path: Path, seed: int, kills: int
+    tmp_path: Path, seed: int, kills: int, staging: str
 ) -> None:
     """SIGKILL at any moment, zombies, and delta-rs in the same tables: nothing is lost, twice or
     half there after recovery (R36, R44, R50, R74).
     """
-    check(Copy(tmp_path, seed), kills)
+    check(Copy(tmp_path, seed, staging=staging), kills)
 
 
 @pytest.mark.spark
