@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 
 from tests.cli.runner import Command
 from tests.tables import appended, rows
@@ -112,6 +113,31 @@ def test_waiting_part_is_restaged_in_the_schema_of_now(command: Command, silver:
     assert sorted(map(str, table.read_all()["other"].to_pylist())) == ["1", "None"]
     assert "Restaged 0 transactions" in command.ok("tables", "restage", "silver")
     assert "No table 'gold'" in command.fails("tables", "restage", "gold")
+
+
+def test_rows_are_given_up_by_the_ids_that_describe_shows(command: Command, silver: Path) -> None:
+    """The transaction ends without them, and nobody publishes them later (R74)."""
+    command.ok("tables", "enlist", "silver", str(silver))
+    cluster = command.cluster()
+    row = owned(cluster, "dead")
+    decide(cluster, row, Staging(frozenset(), tuple, appended(cluster, 1, name="silver")))
+    narrow = pa.table({"other": [1], "day": ["1"]})
+    write_deltalake(silver, narrow, mode="overwrite", schema_mode="overwrite")
+    printed = command.ok("tables", "describe", "silver")
+    assert f"txnlog --root={command.root} tables restage silver" in printed
+    found = re.search(r"appId (\S+) and the version (\d+)", printed)
+    assert found is not None
+    given_up = Transaction(found[1], int(found[2]))
+    write_deltalake(
+        silver,
+        narrow.slice(0, 0),
+        mode="append",
+        commit_properties=CommitProperties(app_transactions=[given_up]),
+    )
+    assert command.json("tables", "describe", "silver") == []
+    command.ok("housekeeping", "--once")
+    assert command.json("transactions", "list")[0]["TransactionState"] == "CompleteCommit"
+    assert command.cluster().read("silver")["other"].to_pylist() == [1]
 
 
 @pytest.mark.parametrize("staging", ["hidden", "visible"])

@@ -22,7 +22,8 @@ from txnlog.verifying.publications import completed_parts, lost_parts
 class WaitingPart:
     """A part of a decided transaction that is not in its table yet.
 
-    `why` says what prevents it; "" if nothing does, and any client will publish it.
+    `why` says what prevents it; "" if nothing does, and any client will publish it. Its publication
+    has a txn of `app_id` and the version `producer_epoch`: whoever commits that gives the rows up.
     """
 
     transactional_id: str
@@ -31,6 +32,7 @@ class WaitingPart:
     decided_ms: int
     num_records: int
     why: str
+    app_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +160,5 @@ def _parts(cluster: Cluster, url: str, waiting: Waiting) -> Iterator[WaitingPart
                 decided_ms=row.updated_ms,
                 num_records=table.num_records,
                 why=why,
+                app_id=app_id_of(cluster.cluster_id, row.producer_id),
             )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from txnlog.admin import TableDescription
+from txnlog.admin import TableDescription, WaitingPart
 from txnlog.cli.session import Session, Watch, session_of
 from txnlog.cli.times import format_time
 
@@ -76,6 +76,9 @@ def describe(context: typer.Context, name: Name, watch: Watch = None) -> None:
         ]
         if rows or session.is_json:
             session.show(WAITING, rows)
+        for part in found.waiting:
+            if part.why:
+                _advise(session, found, part)
         session.finish({found.name: found.error})
 
     session.watch(watch, show)
@@ -113,6 +116,20 @@ def delist(context: typer.Context, name: Name) -> None:
     session = session_of(context)
     session.admin().delist_tables([name])[name].result()
     session.say(f"Delisted {name}. The files below its folder _txnlog are part of the table.")
+
+
+def _advise(session: Session, table: TableDescription, part: WaitingPart) -> None:
+    """The ways out of a change that came between decision and publication."""
+    for line in (
+        "",
+        f"The transaction of {part.transactional_id} waits. One of these ends it:",
+        f"    Undo the change of {table.name}: any client, or housekeeping, publishes the rows.",
+        "    Write the rows in the schema that it has now: "
+        + session.pasted(f"txnlog tables restage {table.name}"),
+        f"    Give the rows up: commit a txn of the appId {part.app_id} and the version "
+        f"{part.producer_epoch} to it, by any Delta writer; see docs/howto/tables.md.",
+    ):
+        session.say(line)
 
 
 def _row(session: Session, table: TableDescription) -> tuple[object, ...]:

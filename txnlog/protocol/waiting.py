@@ -223,7 +223,7 @@ def _decided(
         kind, name = ProblemKind.TABLE_BLOCKED, min(blocked)
         command = f"txnlog tables describe {name}"
         why = f"{why}; {'; '.join(f'{name}: {blocked[name]}' for name in sorted(blocked))}"
-        ends = "the table, once it takes the part or can be read again; any client publishes it"
+        ends = "the table, once it takes the part or can be read again, or `txnlog tables restage`"
     elif tables:
         why = f"{why}; its marker is not in {', '.join(tables)}"
     yield problem_of(
