@@ -26,8 +26,13 @@ def numbers(names: Collection[str], prefix: str) -> list[int]:
     return sorted(int(number) for number in found if number.isdecimal() and len(number) <= 4)
 
 
-def undecided(fsync: str | None) -> list[Finding]:
-    """What to say of the property storage.fsync."""
+def undecided(config: Mapping[str, str], *, syncs: bool) -> list[Finding]:
+    """What to say of a copy that is not whole, and of storage.fsync where a store `syncs`."""
+    found = _unfinished(config)
+    return found + _fsync(config.get(CONFIG_PREFIX + cluster_log.FSYNC)) if syncs else found
+
+
+def _fsync(fsync: str | None) -> list[Finding]:
     what = {
         None: "storage.fsync is not recorded",
         cluster_log.SYNCING: "storage.fsync=true: files written before are still to be synced",
@@ -36,8 +41,7 @@ def undecided(fsync: str | None) -> list[Finding]:
     return [] if what is None else [Finding(kind=kind, table=cluster_log.PATH, what=what)]
 
 
-def unfinished(config: Mapping[str, str]) -> list[Finding]:
-    """What to say of a copy that is not whole."""
+def _unfinished(config: Mapping[str, str]) -> list[Finding]:
     copy = cluster_log.copy_of({k.removeprefix(CONFIG_PREFIX): v for k, v in config.items()})
     if copy is None or not copy.run:
         return []

@@ -36,13 +36,7 @@ from txnlog.storage.tables.cluster_log import check_format
 from txnlog.storage.tables.schemas import CONFIG_PREFIX
 from txnlog.storage.tables.topic_log import HOME
 from txnlog.verifying import data_files
-from txnlog.verifying.cluster_properties import (
-    count,
-    numbers,
-    shards_with,
-    undecided,
-    unfinished,
-)
+from txnlog.verifying.cluster_properties import count, numbers, shards_with, undecided
 from txnlog.verifying.log_reading import Observer, TableReading, read_table
 from txnlog.verifying.publications import by_table, check_publications
 from txnlog.verifying.report import Progress, Verification, VerifySettings
@@ -194,9 +188,8 @@ class VerifyPass:
             return
         config = reading.metadata.configuration
         check_format(config.get(f"{CONFIG_PREFIX}format", ""), self._store.url)
-        if self._store.is_local and self._settings.topics is None:
-            self.undecided += undecided(config.get(CONFIG_PREFIX + cluster_log.FSYNC))
-        self.undecided += unfinished(config)
+        is_all = self._settings.topics is None
+        self.undecided += undecided(config, syncs=self._store.is_local and is_all)
         self._shards_count = count(config, cluster_log.STATE_SHARDS, self._shards_count)
         self._offsets_count = count(config, cluster_log.OFFSETS_SHARDS, self._offsets_count)
         created: Collection[str] = ()
