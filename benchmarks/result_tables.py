@@ -46,7 +46,8 @@ def _figures(name: str, entries: Iterable[Mapping[str, Any]]) -> str:
     lines = [f"| {name} | |", "|---|--:|"]
     for entry in entries:
         what = entry["name"].removeprefix(name).lstrip(",: ")
-        beside = f" ({entry['against']})" if entry["against"] else ""
+        medians = entry["against"].rpartition(": ")[2]
+        beside = f" ({medians})" if medians else ""
         lines.append(f"| {what}{beside} | {_number(entry['value'])} {entry['unit']} |")
     return "\n".join(lines) if len(lines) > 2 else "Not measured yet."
 

@@ -42,5 +42,5 @@ def test_figures_of_a_group_are_listed_with_both_medians() -> None:
     entries.append({**entries[0], "group": "others", "value": 9.0})
     page = with_tables(BEGIN.format("tables"), entries)
     assert "| p50: both | 6 ms |\n| p50: delta-rs | 4 ms |\n" in page
-    assert "| p50, both against delta-rs (delta-rs: 6.00 to 4.00 ms) | 1.5 x |\n" in page
+    assert "| p50, both against delta-rs (6.00 to 4.00 ms) | 1.5 x |\n" in page
     assert "9" not in page
