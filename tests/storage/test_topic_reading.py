@@ -102,3 +102,17 @@ def test_read_begins_at_the_log_start(filled: Topics) -> None:
     filled.delete_records("t", 1, 1)
     table = filled.cluster.read("t", filter=pc.field("partition") == 1)
     assert table.column("value").to_pylist() == [b"y"]
+
+
+def test_files_that_are_read_at_once_come_in_order(filled: Topics) -> None:
+    """Threads end in any order; and files of many records are read otherwise than small ones."""
+    filled.create("large", 2)
+    written = [[b"%d-%d" % (file, at) * 40 for at in range(3_000)] for file in range(6)]
+    for file, values in enumerate(written):
+        filled.append("large", file % 2, values)
+    with patch.object(topic_reading, "_RUN_BYTES", 1):
+        table = filled.cluster.read("large", columns=["value", "offset"])
+        assert filled.cluster.read("t").num_rows == 5
+    expected = [value for number in (0, 1) for values in written[number::2] for value in values]
+    assert table.column("value").to_pylist() == expected
+    assert table.column("offset").to_pylist() == [*range(9_000), *range(9_000)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -83,26 +84,37 @@ def _header_sizes(headers: pa.ListArray) -> npt.NDArray[np.int64]:
 
 
 def to_messages(
-    records: pa.RecordBatch, topic: str, partition: int, offsets: pa.Array
+    records: pa.RecordBatch,
+    topic: str,
+    partition: int,
+    offsets: pa.Array,
+    names: Sequence[str] | None = None,
 ) -> pa.RecordBatch:
     """Records of one partition as MESSAGE_SCHEMA; as BARE_MESSAGE_SCHEMA without headers.
 
-    `records` has columns of RECORD_SCHEMA, in any order; `headers` is optional.
+    Or with the columns `names` of MESSAGE_SCHEMA, in its order. `records` has columns of
+    RECORD_SCHEMA, in any order, at least those that are wanted.
     """
+    schema = MESSAGE_SCHEMA if "headers" in records.schema.names else BARE_MESSAGE_SCHEMA
+    if names is not None:
+        schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
     rows = records.num_rows
-    columns = [
-        records.column("key"),
-        records.column("value"),
-        repeated_text(topic, rows),
-        number_array(np.full(rows, partition, dtype=np.int32)),
-        offsets,
-        records.column("timestamp"),
-        number_array(np.full(rows, CREATE_TIME, dtype=np.int32)),
-    ]
-    if "headers" not in records.schema.names:
-        return pa.RecordBatch.from_arrays(columns, schema=BARE_MESSAGE_SCHEMA)
-    columns.append(with_names(records.column("headers")).cast(MESSAGE_HEADERS_TYPE))
-    return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
+    columns = []
+    for name in schema.names:
+        if name == "topic":
+            column = repeated_text(topic, rows)
+        elif name == "partition":
+            column = number_array(np.full(rows, partition, dtype=np.int32))
+        elif name == "offset":
+            column = offsets
+        elif name == "timestampType":
+            column = number_array(np.full(rows, CREATE_TIME, dtype=np.int32))
+        else:
+            column = records.column(name)
+        if name == "headers":
+            column = with_names(column).cast(MESSAGE_HEADERS_TYPE)
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def to_headers(column: pa.Array) -> pa.Array:

@@ -26,20 +26,30 @@ def check_columns(columns: Iterable[str] | None, known: Sequence[str]) -> list[s
     return names
 
 
-def check_filter(filter: pc.Expression | None, schema: pa.Schema) -> None:
-    """Raise ConfigError for a filter that does not fit the columns, TypeError for what is none."""
+def check_filter(filter: pc.Expression | None, schema: pa.Schema) -> list[str]:
+    """The columns that a filter uses.
+
+    Raises ConfigError for one that does not fit the columns, TypeError for what is none.
+    """
     if filter is None:
-        return
+        return []
     from pyarrow.compute import Expression
 
     if not isinstance(filter, Expression):
         raise TypeError(f"filter must be an Expression of pyarrow.compute, not {filter!r:.80}.")
-    try:
-        schema.empty_table().filter(filter)
-    except pa.ArrowException as error:
+    if error := _misfit(filter, schema):
         raise ConfigError(
             f"The filter does not fit the columns: {error}", option="filter"
         ) from error
+    return [name for at, name in enumerate(schema.names) if _misfit(filter, schema.remove(at))]
+
+
+def _misfit(filter: pc.Expression, schema: pa.Schema) -> pa.ArrowException | None:
+    try:
+        schema.empty_table().filter(filter)
+    except pa.ArrowException as error:
+        return error
+    return None
 
 
 def matching(
