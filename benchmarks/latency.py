@@ -15,8 +15,8 @@ from deltalake import write_deltalake
 from benchmarks.do_nothing import NOTHING
 from benchmarks.figures import OURS, Comparison, Figure, at_most
 from benchmarks.folders import new_folder
-from benchmarks.scale import Scale
-from benchmarks.session import TOPIC_PARTITIONS, register_peers, run_query, take_turns
+from benchmarks.scale import TOPIC_PARTITIONS, Scale
+from benchmarks.session import register_peers, run_query, take_turns
 from benchmarks.timed_sink import TIMED
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster

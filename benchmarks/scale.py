@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+TOPIC_PARTITIONS = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
@@ -12,6 +14,9 @@ class Scale:
     With `make bench-peers` each peer has its own session, warmed up by `peer_warm_ups` rounds; of
     `peer_runs` in each turn the last one counts, since Spark ends Python workers after an idle
     minute. The Python clients, which are fast, have `client_rounds`.
+
+    `cores` are the tasks that a session runs at once, `files` those of a micro-batch's input, a
+    task each, `partitions` those of sink's and source's topics.
     """
 
     rounds: int
@@ -40,6 +45,9 @@ class Scale:
     store_transactions: int
     store_versions: int
     store_files: int
+    cores: int = 2
+    files: int = 2
+    partitions: int = TOPIC_PARTITIONS
 
     @property
     def records_per_micro_batch(self) -> int:

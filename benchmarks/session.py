@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter
 
-TOPIC_PARTITIONS = 4
-INPUT_FILES_PER_MICRO_BATCH = 2
 KEYS = 100_000
 
 _numbers = itertools.count()
 
 
 @contextmanager
-def bench_session(more: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+def bench_session(
+    more: Mapping[str, str] | None = None, *, cores: int = 2
+) -> Iterator[SparkSession]:
     """A session with conf/, which sets Unix domain sockets and the checkpoint file manager."""
     with tempfile.TemporaryDirectory(prefix="txnlog-") as folder:
         os.environ["SPARK_LOCAL_DIRS"] = f"{folder}/local"
@@ -38,9 +38,10 @@ def bench_session(more: Mapping[str, str] | None = None) -> Iterator[SparkSessio
             "spark.sql.streaming.numRecentProgressUpdates": "1000",
             # Otherwise Spark splits a micro-batch's files into equal tasks, one per core.
             "spark.sql.files.maxPartitionBytes": "1g",
+            "spark.driver.memory": f"{max(1, cores // 2)}g",
             **(more or {}),
         }
-        session = build_session("txnlog benchmarks", settings=settings)
+        session = build_session("txnlog benchmarks", master=f"local[{cores}]", settings=settings)
         try:
             yield session
         finally:
@@ -56,7 +57,7 @@ def register_peers(spark: SparkSession) -> None:
 def write_input(spark: SparkSession, folder: Path, scale: Scale) -> str:
     """Parquet files of keyed records, values of 100 hex digits; as many files as tasks."""
     path = str(folder / "input")
-    files = scale.micro_batches * INPUT_FILES_PER_MICRO_BATCH
+    files = scale.micro_batches * scale.files
     spark.range(0, scale.records, 1, files).selectExpr(
         f"cast(concat('key-', id % {KEYS}) as binary) as key",
         "cast(left(concat(sha2(cast(id as string), 256), sha2(cast(-id as string), 256)), 100)"
@@ -67,7 +68,7 @@ def write_input(spark: SparkSession, folder: Path, scale: Scale) -> str:
 
 def input_stream(spark: SparkSession, path: str, *, micro_batches: int, scale: Scale) -> DataFrame:
     """The input as a stream of `micro_batches` micro-batches."""
-    files = scale.micro_batches * INPUT_FILES_PER_MICRO_BATCH
+    files = scale.micro_batches * scale.files
     return (
         spark.readStream.schema("key binary, value binary")
         .option("maxFilesPerTrigger", files // micro_batches)

@@ -13,7 +13,6 @@ from benchmarks.folders import new_folder
 from benchmarks.places import Place
 from benchmarks.scale import Scale
 from benchmarks.session import (
-    TOPIC_PARTITIONS,
     input_stream,
     register_peers,
     run_query,
@@ -72,7 +71,7 @@ class SinkRuns:
     def txnlog(self, micro_batches: int) -> list[float]:
         topic, place = f"topic{next(self._numbers)}", self._place
         cluster = Cluster.open(place.root, place.storage, create=True)
-        cluster.create_topic(topic, partitions=TOPIC_PARTITIONS)
+        cluster.create_topic(topic, partitions=self._scale.partitions)
         options = {"topic": topic, "path": place.root, **place.options}
         return self._run("txnlog", options, micro_batches)
 

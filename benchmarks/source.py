@@ -13,7 +13,6 @@ from benchmarks.folders import new_folder
 from benchmarks.places import Place
 from benchmarks.scale import Scale
 from benchmarks.session import (
-    TOPIC_PARTITIONS,
     input_stream,
     register_peers,
     run_query,
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamReader
 
 TOPIC = "topic"
-FILES_PER_MICRO_BATCH = 2
 RATE = "records/ms"
 
 
@@ -53,12 +51,12 @@ def fill(spark: SparkSession, folder: Path, scale: Scale, place: Place | None = 
     place = place or Place.on_disk(folder)
     source = write_input(spark, folder, scale)
     cluster = Cluster.open(place.root, place.storage, create=True)
-    cluster.create_topic(TOPIC, partitions=TOPIC_PARTITIONS)
+    cluster.create_topic(TOPIC, partitions=scale.partitions)
     frame = input_stream(spark, source, micro_batches=scale.micro_batches, scale=scale)
     options = {"topic": TOPIC, "path": place.root, **place.options}
     run_query(frame.writeStream.format("txnlog").options(**options), folder)
     runs = SourceRuns(spark, place, folder, scale)
-    copy = runs.topic(scale.micro_batches).coalesce(FILES_PER_MICRO_BATCH)
+    copy = runs.topic(scale.micro_batches).coalesce(scale.files)
     run_query(copy.writeStream.format("delta").option("path", runs.table), folder)
     assert spark.read.format("delta").load(runs.table).count() == scale.records
 
@@ -87,7 +85,7 @@ class SourceRuns:
         """From a Python source of equal rows: the upper limit of a source in Python."""
         reader = self._spark.readStream.format(NOTHING).option("batches", micro_batches)
         rows = self._scale.records // micro_batches
-        frame = reader.option("rows", rows).option("tasks", TOPIC_PARTITIONS).load()
+        frame = reader.option("rows", rows).option("tasks", self._scale.partitions).load()
         return self._stream(frame, micro_batches)
 
     def txnlog_batch(self) -> list[float]:
@@ -113,7 +111,7 @@ class SourceRuns:
         if micro_batches == 1:
             return reader
         # A few more, as each partition's share of them is rounded down.
-        records = self._scale.records // micro_batches + TOPIC_PARTITIONS
+        records = self._scale.records // micro_batches + self._scale.partitions
         return reader.option("maxOffsetsPerTrigger", records)
 
     def _stream(self, frame: DataFrame, micro_batches: int) -> list[float]:

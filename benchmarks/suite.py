@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,13 +20,22 @@ from benchmarks.figures import Figure, environment, package_versions
 from benchmarks.scale import FULL, QUICK, Scale
 
 PROJECT = Path(__file__).resolve().parent.parent
+SHAPES = {
+    "cores": "tasks that a Spark session runs at once, local[N]",
+    "files": "of a micro-batch's input in sink and source, a task each",
+    "partitions": "of the topics of sink and source",
+}
 # Time limit for a group to stop its processes and remove its files.
 STOP_S = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """Groups with figures in one file; `finish` generates further files from it."""
+    """Groups with figures in one file; `finish` generates further files from it.
+
+    With `shapes` there are options for the numbers of a Scale that SHAPES names, and the file keeps
+    figures of each shape and each number of cores of a machine.
+    """
 
     module: str
     description: str
@@ -35,6 +44,7 @@ class Suite:
     measure: Callable[[str, Scale], list[Figure]]
     versions: Callable[[], dict[str, str]] = package_versions
     finish: Callable[[Path], None] | None = None
+    shapes: bool = False
 
 
 def run(suite: Suite, arguments: list[str] | None = None) -> int:
@@ -42,6 +52,8 @@ def run(suite: Suite, arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _exit)
     options = _options(suite, arguments)
     scale = QUICK if options.quick else FULL
+    shape = {name: getattr(options, name) for name in SHAPES} if suite.shapes else {}
+    scale = replace(scale, **shape)
     if options.measure:
         figures = suite.measure(options.measure, scale)
         entries = [figure.to_json(suite.versions()) for figure in figures]
@@ -52,7 +64,7 @@ def run(suite: Suite, arguments: list[str] | None = None) -> int:
     failed = []
     with tempfile.TemporaryDirectory(prefix="txnlog-bench-", ignore_cleanup_errors=True) as folder:
         for group in options.only:
-            entries = _in_own_process(suite, group, folder, quick=options.quick)
+            entries = _in_own_process(suite, group, folder, shape, quick=options.quick)
             if entries is None:
                 failed.append(group)
                 continue
@@ -74,10 +86,24 @@ def run(suite: Suite, arguments: list[str] | None = None) -> int:
 def merged(
     path: Path, groups: tuple[str, ...], group: str, entries: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The file's entries of the other `groups`, and these, in the order of the groups."""
+    """The file's entries of the other `groups`, and these, in the order of the groups.
+
+    Entries of other shapes, or of a machine with another number of cores, stay, too.
+    """
     found = json.loads(path.read_text()) if path.exists() else []
-    kept = [entry for entry in found if entry.get("group") in groups and entry["group"] != group]
+    new = {_circumstances(entry) for entry in entries}
+    kept = [
+        entry
+        for entry in found
+        if entry.get("group") in groups
+        and (entry["group"] != group or _circumstances(entry) not in new)
+    ]
     return sorted([*kept, *entries], key=lambda entry: groups.index(entry["group"]))
+
+
+def _circumstances(entry: dict[str, Any]) -> tuple[Any, ...]:
+    shape = entry.get("shape")
+    return (*shape.values(), entry["machine"].partition(",")[0]) if shape else ()
 
 
 def show(entries: list[dict[str, Any]]) -> None:
@@ -109,6 +135,11 @@ def _options(suite: Suite, arguments: list[str] | None) -> argparse.Namespace:
         type=Path,
         help=f"default: {suite.results.relative_to(PROJECT)}, or none if --quick",
     )
+    for name, what in SHAPES.items() if suite.shapes else ():
+        default = getattr(FULL, name)
+        parser.add_argument(
+            f"--{name}", type=_count, default=default, help=f"{what} (default {default})"
+        )
     parser.add_argument("--measure", choices=suite.groups, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.only) - set(suite.groups))
@@ -119,8 +150,15 @@ def _options(suite: Suite, arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise ValueError
+    return count
+
+
 def _in_own_process(
-    suite: Suite, group: str, folder: str, *, quick: bool
+    suite: Suite, group: str, folder: str, shape: dict[str, int], *, quick: bool
 ) -> list[dict[str, Any]] | None:
     """The entries of a group, None if it failed. Earlier groups do not warm its process up.
 
@@ -131,6 +169,7 @@ def _in_own_process(
     started = time.monotonic()
     output = Path(folder, f"{group}.json")
     command = [sys.executable, "-m", suite.module, "--measure", group, "--output", str(output)]
+    command += [f"--{name}={value}" for name, value in shape.items()]
     process = subprocess.Popen(
         [*command, *(["--quick"] if quick else [])],
         cwd=PROJECT,
@@ -151,7 +190,8 @@ def _in_own_process(
     print(f"   {time.monotonic() - started:.0f} s", flush=True)
     if status:
         return None
-    return [{"group": group, **entry} for entry in json.loads(output.read_text())]
+    more = {"shape": shape} if shape else {}
+    return [{"group": group, **more, **entry} for entry in json.loads(output.read_text())]
 
 
 def _exit(number: int, frame: object) -> NoReturn:

@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 from benchmarks.figures import Comparison, Figure
 from benchmarks.folders import new_folder
 from benchmarks.latency import ROWS, SOURCE, fill
-from benchmarks.scale import Scale
-from benchmarks.session import TOPIC_PARTITIONS, run_query, take_turns, triggers_ms
+from benchmarks.scale import TOPIC_PARTITIONS, Scale
+from benchmarks.session import run_query, take_turns, triggers_ms
 from spark_sink import transactional
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster

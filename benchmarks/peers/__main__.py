@@ -29,6 +29,7 @@ SUITE = Suite(
     measure=measure,
     versions=lambda: package_versions() | peer_versions(),
     finish=write_report,
+    shapes=True,
 )
 
 if __name__ == "__main__":

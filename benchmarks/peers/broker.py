@@ -22,14 +22,23 @@ CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 START_S = 60
 STOP_S = 30
 # As in Kafka's kafka-server-start.sh.
-JVM = ("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+JVM = ("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+
+
+_pids: dict[str, int] = {}
+
+
+def broker_pid(address: str) -> int:
+    """The process of the broker at an address of `kafka_broker`."""
+    return _pids[address]
 
 
 @contextmanager
-def kafka_broker() -> Iterator[str]:
+def kafka_broker(cores: int = 2) -> Iterator[str]:
     """The address of a broker with an empty disk; it is stopped and its disk removed at the end.
 
-    Raises RuntimeError with the end of its output when it does not start.
+    Its heap grows with the `cores` of its clients. Raises RuntimeError with the end of its output
+    when it does not start.
     """
     folder = Path(tempfile.mkdtemp(prefix="kafka-"))
     address, controller = (f"127.0.0.1:{port}" for port in _free_ports(2))
@@ -40,10 +49,12 @@ def kafka_broker() -> Iterator[str]:
     try:
         with log.open("wb") as output:
             storage = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c"]
-            subprocess.run(_java(*storage, str(properties)), stdout=output, stderr=output)
-            process = subprocess.Popen(
-                _java("kafka.Kafka", str(properties)), stdout=output, stderr=output
-            )
+            heap_gib = max(1, cores // 4)
+            format_disk = _java(heap_gib, *storage, str(properties))
+            subprocess.run(format_disk, stdout=output, stderr=output)
+            command = _java(heap_gib, "kafka.Kafka", str(properties))
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+            _pids[address] = process.pid
             _wait_for(process, address, log)
         yield address
     finally:
@@ -105,10 +116,11 @@ def _properties(folder: Path, address: str, controller: str) -> str:
     return "".join(f"{name}={value}\n" for name, value in lines.items())
 
 
-def _java(main: str, *arguments: str) -> list[str]:
+def _java(heap_gib: int, main: str, *arguments: str) -> list[str]:
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else "java"
-    return [java, *JVM, "-cp", f"{JARS}/broker/*", main, *arguments]
+    heap = (f"-Xms{heap_gib}g", f"-Xmx{heap_gib}g")
+    return [java, *heap, *JVM, "-cp", f"{JARS}/broker/*", main, *arguments]
 
 
 def _wait_for(process: subprocess.Popen[bytes], address: str, log: Path) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import confluent_kafka
 
 from benchmarks.figures import OURS, Comparison, Figure, median_of
-from benchmarks.peers.broker import create_topic, kafka_broker
+from benchmarks.peers.broker import broker_pid, create_topic, kafka_broker
+from benchmarks.peers.processor import PER_MILLION, processor_figures
 from benchmarks.processes import own_process
 from benchmarks.scale import Scale
 from benchmarks.session import take_turns
@@ -40,8 +41,9 @@ _numbers = itertools.count()
 def measure(scale: Scale) -> list[Figure]:
     """Transactions of RECORDS records over PARTITIONS partitions, without and with offsets."""
     with ExitStack() as stack:
-        address = stack.enter_context(kafka_broker())
-        call = {THEIRS: stack.enter_context(own_process(kafka_runs, address, scale))}
+        address = stack.enter_context(kafka_broker(scale.cores))
+        theirs = own_process(kafka_runs, address, scale, beside=broker_pid(address))
+        call = {THEIRS: stack.enter_context(theirs)}
         root = stack.enter_context(tempfile.TemporaryDirectory(prefix="root-"))
         call[OURS] = stack.enter_context(own_process(txnlog_runs, root, scale))
         figures = []
@@ -64,6 +66,7 @@ def _compared(
         return [found["transactions/s"]]
 
     rates = take_turns({peer: partial(run, peer) for peer in call}, scale.client_rounds)
+    transactions = scale.client_transactions + scale.client_transactions // 10
     compared = Comparison(name=f"{name}: transactions", unit="1/s", runs=rates)
     return [
         *compared.each(),
@@ -73,6 +76,13 @@ def _compared(
             median_of(f"{name}: {part}: {peer}", [one[part] for one in found[1:]], "ms")
             for part in ("transaction p50", "commit p50")
             for peer, found in times.items()
+        ),
+        *processor_figures(
+            name,
+            {peer: partial(call[peer], method) for peer in call},
+            warm_ups=1,
+            work=transactions * RECORDS / 1e6,
+            unit=PER_MILLION,
         ),
     ]
 

@@ -30,10 +30,11 @@ from benchmarks.latency import (
     fill,
     triggers_ms,
 )
-from benchmarks.peers.broker import connector, create_topic, kafka_broker
+from benchmarks.peers.broker import broker_pid, connector, create_topic, kafka_broker
+from benchmarks.peers.processor import processor_figures
 from benchmarks.processes import own_process
-from benchmarks.scale import Scale
-from benchmarks.session import TOPIC_PARTITIONS, bench_session, take_turns
+from benchmarks.scale import TOPIC_PARTITIONS, Scale
+from benchmarks.session import bench_session, take_turns
 
 CONSUMER = {"kafka.isolation.level": "read_committed", "kafka.fetch.max.wait.ms": "10"}
 PRODUCER = {"kafka.linger.ms": "0"}
@@ -49,11 +50,14 @@ def measure(scale: Scale) -> list[Figure]:
     """Medians of triggerExecution, each peer in a session of its own."""
     with ExitStack() as stack:
         root = stack.enter_context(tempfile.TemporaryDirectory(prefix="latency-"))
-        address = stack.enter_context(kafka_broker())
+        address = stack.enter_context(kafka_broker(scale.cores))
+        beside = {"Kafka": broker_pid(address)}
         fill(root, scale)
         fill_kafka(address, scale)
         call = {
-            peer: stack.enter_context(own_process(latency_runs, root, peer, address, scale))
+            peer: stack.enter_context(
+                own_process(latency_runs, root, peer, address, scale, beside=beside.get(peer))
+            )
             for peer in (OURS, "nothing", "Kafka", "Delta")
         }
         turns = {
@@ -81,6 +85,13 @@ def measure(scale: Scale) -> list[Figure]:
         *figures(found, found, commit_ms),
         Comparison(NAME, "ms", found).ratio("Kafka", "Kafka to Kafka"),
         *(median_of(f"micro-batch of 100 records, {name}", found[name], "ms") for name in PARTS),
+        *processor_figures(
+            NAME,
+            {name: turns[name] for name in topics},
+            warm_ups=scale.peer_warm_ups,
+            work=(scale.small_warm_up + scale.small_micro_batches) / 1000,
+            unit="ms",
+        ),
         *(figure for name in topics for figure in _phase_figures(name, phases[name][warm_up:])),
     ]
 
@@ -114,7 +125,7 @@ def fill_kafka(address: str, scale: Scale) -> None:
 @contextmanager
 def latency_runs(root: str, peer: str, address: str, scale: Scale) -> Iterator[LatencyRuns]:
     """The runs in the session of one peer."""
-    with bench_session(connector() if peer == "Kafka" else None) as spark:
+    with bench_session(connector() if peer == "Kafka" else None, cores=scale.cores) as spark:
         folder = Path(root, f"own-{peer}")
         folder.mkdir()
         yield KafkaLatencyRuns(spark, Path(root), folder, scale, address=address)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import OURS
+from benchmarks.peers.processor import PROCESSOR
 
 BEGIN = "<!-- From peers.json, by `make bench-peers`: edit below the end mark. -->"
 END = "<!-- end -->"
@@ -36,54 +37,89 @@ def render(entries: list[Entry]) -> str:
     """The generated part, Markdown."""
     ratios = [entry for entry in entries if entry["unit"] == "x"]
     limits = [entry for entry in ratios if _is_limit(entry)]
+    others = [entry for entry in ratios if entry not in limits]
     sections = [
         "# txnlog beside its peers",
-        "\n".join(_machines(entries)),
-        f"![medians and spread of what was measured]({PLOT})",
-        "## Ratios",
-        "Medians of txnlog to medians of the peer; the spread is that of the rounds.",
+        "\n".join(_versions(entries)),
+        "## Ratios, losses first",
+        "Medians of txnlog to medians of the peer; the spread is that of the rounds. `local[n]` "
+        "runs n tasks at once; then come the files of a micro-batch and the partitions of its "
+        "topic. What is behind the peer is in bold.",
         _table(
-            ("", "ratio", "goal", "holds", "spread", "against"),
+            ("", "ratio", "where", "goal", "holds", "spread", "against"),
             (
                 (
                     entry["name"],
-                    f"{entry['value']:.2f}",
+                    f"{entry['value']:.2f}" if _wins(entry) else f"**{entry['value']:.2f}**",
+                    _where(entry),
                     entry["goal"],
                     ("yes" if entry["holds"] else "**no**") if entry["goal"] else "",
                     _spread(entry, 2),
                     entry["against"],
                 )
-                for entry in ratios
-                if entry not in limits
+                for entry in sorted(others, key=lambda entry: (_wins(entry), entry["holds"]))
             ),
         ),
-        "## Where txnlog loses",
-        "\n".join(_losses(entries)) or "Nowhere in these figures.",
         "## Against the limit",
         "Spark and Arrow transfer alone: a Python source of equal rows, a Python sink that drops "
         "its rows, with everything that makes txnlog's fast. Above 1, or for ms below, is noise.",
         _table(
-            ("", "share of the limit", "spread", ""),
+            ("", "share of the limit", "where", "spread", ""),
             (
-                (entry["name"], f"{entry['value']:.2f}", _spread(entry, 2), entry["against"])
+                (
+                    entry["name"],
+                    f"{entry['value']:.2f}",
+                    _where(entry),
+                    _spread(entry, 2),
+                    entry["against"],
+                )
                 for entry in limits
             ),
         ),
+        *_side_by_side(
+            "## Processor time",
+            "User and system time of a peer's processes: the driver, its JVM, its Python workers, "
+            "or the client; of a Kafka broker its own. It does not depend on the number of cores.",
+            PROCESSOR,
+            "{:.3g}",
+            entries,
+        ),
+        f"![medians and spread of what was measured]({PLOT})",
         "## What was measured",
         _table(
-            ("", "median", "spread", "unit"),
+            ("", "median", "where", "spread", "unit"),
             (
-                (entry["name"], f"{entry['value']:,.4g}", _spread(entry, 1), entry["unit"])
+                (
+                    entry["name"],
+                    f"{entry['value']:,.4g}",
+                    _where(entry),
+                    _spread(entry, 1),
+                    entry["unit"],
+                )
                 for entry in entries
-                if entry["unit"] != "x" and not entry["name"].startswith(PHASE)
+                if entry["unit"] != "x" and not entry["name"].startswith((PHASE, PROCESSOR))
             ),
         ),
-        *_phases(entries),
+        *_side_by_side(
+            "## Phases of a micro-batch of 100 records, ms", "", PHASE, "{:.0f}", entries
+        ),
     ]
-    return "\n\n".join(sections)
+    return "\n\n".join(filter(None, sections))
 
 
-def _machines(entries: list[Entry]) -> Iterator[str]:
+def _where(entry: Entry) -> str:
+    """The machine's cores, and the shape as far as it matters."""
+    cores = entry["machine"].partition(",")[0]
+    shape = entry.get("shape", {})
+    if entry["group"] == "clients" or not shape:
+        return cores
+    where = f"local[{shape['cores']}], {cores}"
+    if entry["group"] == "latency":
+        return where
+    return f"{where}; {shape['files']} x {shape['partitions']}"
+
+
+def _versions(entries: list[Entry]) -> Iterator[str]:
     for machine in dict.fromkeys(entry["machine"] for entry in entries):
         yield f"Machine: {machine}."
     versions: dict[str, str] = {}
@@ -92,16 +128,10 @@ def _machines(entries: list[Entry]) -> Iterator[str]:
     yield "Versions: " + ", ".join(f"{name} {value}" for name, value in versions.items()) + "."
 
 
-def _losses(entries: Iterable[Entry]) -> Iterator[str]:
-    """Ratios that are worse than the peer's own, and goals that are missed."""
-    for entry in entries:
-        what = f"{entry['value']:.3g} {entry['unit']} ({entry['against']})"
-        if not entry["holds"]:
-            yield f"- {entry['name']}: {what}; the goal is {entry['goal']}."
-        elif entry["unit"] == "x" and not _is_limit(entry):
-            less_is_better = entry["against"].endswith(" ms")
-            if entry["value"] > 1 if less_is_better else entry["value"] < 1:
-                yield f"- {entry['name']}: {what}."
+def _wins(entry: Entry) -> bool:
+    """Whether a ratio is better than the peer's own."""
+    less_is_better = entry["against"].endswith(" ms")
+    return bool(entry["value"] <= 1 if less_is_better else entry["value"] >= 1)
 
 
 def _is_limit(entry: Entry) -> bool:
@@ -109,22 +139,22 @@ def _is_limit(entry: Entry) -> bool:
     return entry["name"].endswith(" against nothing") and not entry["goal"]
 
 
-def _phases(entries: list[Entry]) -> list[str]:
-    """Spark's durations of the parts of a small micro-batch; a column for each peer."""
-    found: dict[str, dict[str, float]] = {}
+def _side_by_side(title: str, text: str, prefix: str, form: str, entries: list[Entry]) -> list[str]:
+    """Figures named "<prefix><what>: <peer>" as a table with a column for each peer."""
+    found: dict[tuple[str, str, str], dict[str, float]] = {}
     for entry in entries:
-        if entry["name"].startswith(PHASE):
-            phase, _, peer = entry["name"].removeprefix(PHASE).partition(": ")
-            found.setdefault(phase, {})[peer] = entry["value"]
+        if entry["name"].startswith(prefix):
+            what, _, peer = entry["name"].removeprefix(prefix).rpartition(": ")
+            unit = "" if entry["unit"] in title else entry["unit"]
+            found.setdefault((what, _where(entry), unit), {})[peer] = entry["value"]
     if not found:
         return []
     peers = list(dict.fromkeys(peer for values in found.values() for peer in values))
     rows = (
-        (phase, *(f"{values[peer]:.0f}" if peer in values else "" for peer in peers))
-        for phase, values in found.items()
+        (*key, *(form.format(values[peer]) if peer in values else "" for peer in peers))
+        for key, values in found.items()
     )
-    title = "## Phases of a micro-batch of 100 records, ms"
-    return [title, _table(("", *peers), rows)]
+    return [title, text, _table(("", "where", "unit", *peers), rows)]
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -175,6 +205,7 @@ def _panels(entries: Iterable[Entry]) -> dict[str, list[tuple[str, Entry]]]:
     found: dict[str, list[tuple[str, Entry]]] = {}
     for entry in entries:
         what, colon, peer = entry["name"].rpartition(": ")
-        if colon and entry.get("spread") and not (what.startswith(PHASE) or "p50" in what):
-            found.setdefault(what, []).append((peer, entry))
+        is_part = what.startswith((PHASE, PROCESSOR)) or "p50" in what
+        if colon and entry.get("spread") and not is_part:
+            found.setdefault(f"{what}, {_where(entry)}", []).append((peer, entry))
     return {what: bars for what, bars in found.items() if len(bars) > 1}

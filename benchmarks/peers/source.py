@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import OURS, Comparison, Figure
-from benchmarks.peers.broker import connector, create_topic, kafka_broker
+from benchmarks.peers.broker import broker_pid, connector, create_topic, kafka_broker
+from benchmarks.peers.processor import PER_MILLION, processor_figures
 from benchmarks.places import Place
 from benchmarks.processes import own_process
 from benchmarks.scale import Scale
 from benchmarks.session import (
-    TOPIC_PARTITIONS,
     bench_session,
     input_stream,
     run_query,
@@ -37,14 +37,21 @@ def measure(scale: Scale) -> list[Figure]:
     """Each peer in its own session, with the same records, into Spark's noop sink."""
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="source-")))
-        address = stack.enter_context(kafka_broker())
+        address = stack.enter_context(kafka_broker(scale.cores))
+        beside = {"Kafka": broker_pid(address)}
         call = {
-            peer: stack.enter_context(own_process(source_runs, root, peer, address, scale))
+            peer: stack.enter_context(
+                own_process(source_runs, root, peer, address, scale, beside=beside.get(peer))
+            )
             for peer in (OURS, "Kafka", "Delta", "nothing")
+        }
+        turns = {
+            micro_batches: {peer: partial(call[peer], peer.lower(), micro_batches) for peer in call}
+            for micro_batches in (scale.micro_batches, 1)
         }
         found = {
             micro_batches: take_turns(
-                {peer: partial(call[peer], peer.lower(), micro_batches) for peer in call},
+                turns[micro_batches],
                 scale.rounds,
                 warm_ups=scale.peer_warm_ups,
                 runs=scale.peer_runs,
@@ -82,6 +89,24 @@ def measure(scale: Scale) -> list[Figure]:
         batch.ratio("Delta"),
         committed.at_least("Delta", 0.95),
         committed.ratio("Kafka"),
+        *(
+            figure
+            for comparison, micro_batches in ((many, scale.micro_batches), (one, 1))
+            for figure in processor_figures(
+                comparison.name,
+                turns[micro_batches],
+                warm_ups=scale.peer_warm_ups * scale.peer_runs,
+                work=scale.records / 1e6,
+                unit=PER_MILLION,
+            )
+        ),
+        *processor_figures(
+            batch.name,
+            reads,
+            warm_ups=scale.peer_warm_ups * (1 + READS_PER_ROUND),
+            work=scale.records / 1e6,
+            unit=PER_MILLION,
+        ),
     ]
 
 
@@ -94,7 +119,7 @@ def _several(read: Callable[[], list[float]]) -> list[float]:
 @contextmanager
 def source_runs(root: Path, peer: str, address: str, scale: Scale) -> Iterator[SourceRuns]:
     """The runs in the session of one peer; the first one fills the tables, Kafka's its topic."""
-    with bench_session(connector() if peer == "Kafka" else None) as spark:
+    with bench_session(connector() if peer == "Kafka" else None, cores=scale.cores) as spark:
         folder = root / f"checkpoints-{peer}"
         folder.mkdir()
         if peer == OURS:
@@ -114,7 +139,7 @@ class KafkaSourceRuns(SourceRuns):
 
     def fill_kafka(self) -> None:
         """The same keys to the same partitions, as the partitioner is the same."""
-        create_topic(self._address, TOPIC, TOPIC_PARTITIONS)
+        create_topic(self._address, TOPIC, self._scale.partitions)
         frame = input_stream(
             self._spark,
             f"{self._place.root}/input",

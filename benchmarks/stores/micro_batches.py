@@ -12,8 +12,8 @@ from deltalake import write_deltalake
 
 from benchmarks.figures import OURS, Comparison, Figure
 from benchmarks.folders import new_folder
-from benchmarks.scale import Scale
-from benchmarks.session import TOPIC_PARTITIONS, bench_session, run_query, take_turns, triggers_ms
+from benchmarks.scale import TOPIC_PARTITIONS, Scale
+from benchmarks.session import bench_session, run_query, take_turns, triggers_ms
 from benchmarks.stores.server import S3, Server, s3_server
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster

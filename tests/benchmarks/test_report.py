@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.figures import Comparison, Figure, median_of
+from benchmarks.figures import Comparison, Figure, environment, median_of
 from benchmarks.peers.report import render, write_report
+from benchmarks.suite import merged
 
 VERSIONS = {"kafka": "4.3.1"}
+CORES = environment().partition(",")[0]
 
 
 def entries(*figures: Figure) -> list[dict[str, Any]]:
@@ -19,8 +21,12 @@ def entries(*figures: Figure) -> list[dict[str, Any]]:
 
 
 def losses(*figures: Figure) -> list[str]:
-    text = render(entries(*figures)).partition("## Where txnlog loses")[2].partition("\n## ")[0]
-    return [line for line in text.splitlines() if line.startswith("- ")]
+    """The ratios in bold, and those that miss their goals, which come first."""
+    text = render(entries(*figures)).partition("## Ratios")[2].partition("\n## ")[0]
+    rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
+    lost = [row for row in rows if "**" in row]
+    assert rows[: len(lost)] == lost
+    return lost
 
 
 def test_a_ratio_is_that_of_the_medians_and_its_spread_that_of_the_rounds() -> None:
@@ -36,9 +42,9 @@ def test_a_peer_that_is_faster_is_named_even_if_the_goal_holds() -> None:
     rates = Comparison("sink", "records/ms", {"txnlog": [4.0], "Kafka": [5.0], "Delta": [2.0]})
     times = Comparison("latency", "ms", {"txnlog": [4.0], "Kafka": [5.0], "Delta": [2.0]})
     assert len(losses(rates.ratio("Kafka"), rates.ratio("Delta"))) == 1
-    assert "txnlog against Kafka: 0.8 x" in losses(rates.ratio("Kafka"))[0]
+    assert f"txnlog against Kafka | **0.80** | {CORES} |" in losses(rates.ratio("Kafka"))[0]
     assert len(losses(times.ratio("Kafka"), times.ratio("Delta"))) == 1
-    assert "txnlog against Delta: 2 x" in losses(times.at_most("Delta", 3))[0]
+    assert "txnlog against Delta | **2.00**" in losses(times.at_most("Delta", 3))[0]
 
 
 def test_a_missed_goal_is_a_loss_and_the_limit_is_none() -> None:
@@ -46,7 +52,8 @@ def test_a_missed_goal_is_a_loss_and_the_limit_is_none() -> None:
     rates = Comparison("sink", "records/ms", {"txnlog": [6.0], "Kafka": [5.0], "nothing": [9.0]})
     assert losses(rates.ratio("nothing")) == []
     (line,) = losses(rates.at_least("Kafka", 1.3))
-    assert line.endswith("the goal is >= 1.3.")
+    assert "| 1.20 |" in line
+    assert "| >= 1.3 | **no** |" in line
 
 
 def test_text_written_by_hand_stays_when_the_figures_change(tmp_path: Path) -> None:
@@ -76,6 +83,23 @@ def test_phases_of_a_micro_batch_become_one_table() -> None:
         median_of("phase walCommit: Kafka", [5.0], "ms"),
     ]
     text = render(entries(*phases))
-    assert "|  | txnlog | Kafka |" in text
-    assert "| addBatch | 99 | 33 |" in text
-    assert "| walCommit |  | 5 |" in text
+    assert "|  | where | unit | txnlog | Kafka |" in text
+    assert f"| addBatch | {CORES} |  | 99 | 33 |" in text
+    assert f"| walCommit | {CORES} |  |  | 5 |" in text
+
+
+def test_figures_of_other_shapes_and_machines_stand_beside_one_another(tmp_path: Path) -> None:
+    """A ratio of two cores says nothing of sixteen; a run must not replace another shape's."""
+    path = tmp_path / "peers.json"
+    compared = Comparison("sink", "records/ms", {"txnlog": [1.0], "Kafka": [2.0]})
+    shapes = [
+        {"cores": 2, "files": 2, "partitions": 4},
+        {"cores": 16, "files": 16, "partitions": 16},
+    ]
+    for shape in [*shapes, shapes[0]]:
+        new = [{"shape": shape, **entry} for entry in entries(compared.ratio("Kafka"))]
+        path.write_text(json.dumps(merged(path, ("sink",), "sink", new)))
+    text = render(json.loads(path.read_text()))
+    assert text.count("txnlog against Kafka") == 2
+    assert f"| local[2], {CORES}; 2 x 4 |" in text
+    assert f"| local[16], {CORES}; 16 x 16 |" in text
