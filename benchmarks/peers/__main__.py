@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from pathlib import Path
 
 from benchmarks.figures import Figure, package_versions
 from benchmarks.peers.broker import peer_versions
-from benchmarks.peers.report import write_report
+from benchmarks.peers.report import FIGURES, write_report
 from benchmarks.scale import Scale
 from benchmarks.suite import Suite, run
 
@@ -25,7 +24,7 @@ SUITE = Suite(
     module="benchmarks.peers",
     description=__doc__ or "",
     groups=GROUPS,
-    results=Path(__file__).parent.parent / "peers.json",
+    results=FIGURES,
     measure=measure,
     versions=lambda: package_versions() | peer_versions(),
     finish=write_report,

@@ -1,6 +1,7 @@
-"""RESULTS.md and its plot, from the figures of peers.json.
+"""RESULTS.md and its plot, and a table in docs/benchmarks.md, from the figures of peers.json.
 
-Text below END in RESULTS.md is written by hand, and stays.
+Text below END in RESULTS.md is written by hand, and stays. `python -m benchmarks.peers.report`
+writes them without measuring.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from benchmarks.peers.processor import PROCESSOR
 BEGIN = "<!-- From peers.json, by `make bench-peers`: edit below the end mark. -->"
 END = "<!-- end -->"
 PLOT = "peers.png"
+FIGURES = Path(__file__).parents[1] / "peers.json"
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+PAGE_BEGIN = "<!-- from peers.json, by benchmarks/peers/report.py -->"
 PHASE = "phase "
 PANEL_COLUMNS = 2
 OURS_COLOR, PEER_COLOR = "#1f77b4", "#b0b0b0"
@@ -24,13 +28,47 @@ Entry = Mapping[str, Any]
 
 
 def write_report(path: Path) -> None:
-    """RESULTS.md and the plot beside the figures."""
+    """RESULTS.md and the plot beside the figures; the page, if these are the project's own."""
     entries = json.loads(path.read_text())
     results = path.parent / "RESULTS.md"
     written = results.read_text().partition(END)[2] if results.exists() else "\n"
     results.write_text(f"{BEGIN}\n{render(entries)}\n{END}{written}")
     draw(entries, path.parent / PLOT)
     print(f"written to {results} and {path.parent / PLOT}")
+    if path.resolve() == FIGURES:
+        PAGE.write_text(with_table(PAGE.read_text(), entries))
+        print(f"written to {PAGE}")
+
+
+def with_table(page: str, entries: Iterable[Entry]) -> str:
+    """The page with its table of ratios: a column for each number of a machine's cores."""
+    head, _, rest = page.partition(PAGE_BEGIN)
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for entry in entries:
+        if entry["unit"] == "x":
+            cores, shape = _cores(entry), ""
+            if entry["group"] in ("sink", "source"):
+                shape = "{files} x {partitions}".format(**entry["shape"])
+            value = f"{entry['value']:.2f}" if _wins(entry) else f"**{entry['value']:.2f}**"
+            found.setdefault((entry["name"], shape), {})[cores] = value
+    machines = sorted(
+        {cores for row in found.values() for cores in row},
+        key=lambda cores: (int(cores.split()[0]), cores),
+    )
+    rows = (
+        (name, shape, *(row.get(cores, "") for cores in machines))
+        for (name, shape), row in found.items()
+    )
+    table = _table(("", "files x partitions", *machines), rows)
+    return f"{head}{PAGE_BEGIN}\n\n{table}\n\n{END}{rest.partition(END)[2]}"
+
+
+def _cores(entry: Entry) -> str:
+    """Of the machine; and of the session, if it used another number."""
+    cores = entry["machine"].partition(",")[0]
+    used = entry.get("shape", {}).get("cores")
+    is_all = entry["group"] == "clients" or used is None or cores == f"{used} cores"
+    return cores if is_all else f"{cores}, local[{used}]"
 
 
 def render(entries: list[Entry]) -> str:
@@ -124,7 +162,9 @@ def _versions(entries: list[Entry]) -> Iterator[str]:
         yield f"Machine: {machine}."
     versions: dict[str, str] = {}
     for entry in entries:
-        versions |= {"python": entry["python"], **entry["versions"]}
+        # Figures that were carried over say theirs in the machine's name.
+        if "versions" in entry:
+            versions |= {"python": entry["python"], **entry["versions"]}
     yield "Versions: " + ", ".join(f"{name} {value}" for name, value in versions.items()) + "."
 
 
@@ -209,3 +249,7 @@ def _panels(entries: Iterable[Entry]) -> dict[str, list[tuple[str, Entry]]]:
         if colon and entry.get("spread") and not is_part:
             found.setdefault(f"{what}, {_where(entry)}", []).append((peer, entry))
     return {what: bars for what, bars in found.items() if len(bars) > 1}
+
+
+if __name__ == "__main__":
+    write_report(FIGURES)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.figures import Comparison, Figure, environment, median_of
-from benchmarks.peers.report import render, write_report
+from benchmarks.peers.report import FIGURES, PAGE, PAGE_BEGIN, render, with_table, write_report
 from benchmarks.suite import merged
 
 VERSIONS = {"kafka": "4.3.1"}
@@ -103,3 +103,13 @@ def test_figures_of_other_shapes_and_machines_stand_beside_one_another(tmp_path:
     assert text.count("txnlog against Kafka") == 2
     assert f"| local[2], {CORES}; 2 x 4 |" in text
     assert f"| local[16], {CORES}; 16 x 16 |" in text
+    table = with_table(PAGE_BEGIN, json.loads(path.read_text()))
+    assert table.count("**0.50**") == 2
+
+
+def test_page_has_the_recorded_ratios() -> None:
+    """Two cores and many are compared on the page; figures of former runs would mislead."""
+    page = PAGE.read_text()
+    assert PAGE_BEGIN in page
+    again = "run `python -m benchmarks.peers.report`"
+    assert page == with_table(page, json.loads(FIGURES.read_text())), again
