@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
+
 OFFSET_BEGINNING = -2
 OFFSET_END = -1
 OFFSET_STORED = -1000
@@ -23,45 +25,22 @@ TIMESTAMP_CREATE_TIME = 1
 Headers = Sequence[tuple[str, bytes | None]]
 
 
-class Message:
+class Message(Struct, eq=False):
     """A consumed or delivered record. Timestamps are milliseconds since the epoch, UTC.
 
-    In a delivery callback the message has its offset, or its error.
+    In a delivery callback the message has its offset, or its error. Its arguments are given by
+    position.
     """
 
-    __slots__ = (
-        "_error",
-        "_headers",
-        "_key",
-        "_latency_s",
-        "_offset",
-        "_partition",
-        "_timestamp_ms",
-        "_topic",
-        "_value",
-    )
-
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        offset: int | None,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp_ms: int | None,
-        headers: list[tuple[str, bytes | None]] | None = None,
-        error: Exception | None = None,
-        latency_s: float | None = None,
-    ) -> None:
-        self._topic = topic
-        self._partition = partition
-        self._offset = offset
-        self._key = key
-        self._value = value
-        self._timestamp_ms = timestamp_ms
-        self._headers = headers
-        self._error = error
-        self._latency_s = latency_s
+    _topic: str
+    _partition: int
+    _offset: int | None
+    _key: bytes | None
+    _value: bytes | None
+    _timestamp_ms: int | None
+    _headers: list[tuple[str, bytes | None]] | None = None
+    _error: Exception | None = None
+    _latency_s: float | None = None
 
     def topic(self) -> str:
         return self._topic

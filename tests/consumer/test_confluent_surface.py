@@ -129,7 +129,7 @@ def test_position_after_a_message_with_an_error_is_not_committed() -> None:
     shared = world(1)
     reader = member(shared, enable_auto_offset_store=False)
     assert reader.poll(0) is None
-    message = Message("t", 0, 0, None, None, None, error=PartitionEndError("the end"))
+    message = Message("t", 0, 0, None, None, None, None, PartitionEndError("the end"))
     with pytest.raises(ConfigError, match="is no record"):
         reader.commit(message, asynchronous=False)
     with pytest.raises(ConfigError, match="is no record"):

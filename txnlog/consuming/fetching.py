@@ -75,17 +75,16 @@ class ArrowChunk:
 
     def messages(self, start: int = 0) -> Iterator[Message]:
         records = self._records.slice(start)
-        topic, partition = self.reader.topic, self.reader.partition
-        columns = zip(
+        return map(
+            Message,
+            repeat(self.reader.topic),
+            repeat(self.reader.partition),
             self._offsets.slice(start).to_pylist(),
             records.column("key").to_pylist(),
             records.column("value").to_pylist(),
             _milliseconds(records.column("timestamp")),
             _headers(records.column("headers")),
-            strict=True,
         )
-        for offset, key, value, timestamp_ms, headers in columns:
-            yield Message(topic, partition, offset, key, value, timestamp_ms, headers)
 
 
 class ListChunk:
@@ -263,6 +262,7 @@ class PartitionReader:
             end_delta=min(self._end, header.last_offset + 1) - header.base_offset,
             num_records=num_records,
             size_bytes=header.size_bytes,
+            is_dense=num_records == header.last_offset - header.base_offset + 1,
         )
         self._records = read_records(
             self.log.store,

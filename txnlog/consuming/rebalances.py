@@ -198,7 +198,7 @@ class Rebalances:
         for topic in sorted(missing.keys() - self._missing):
             logger.warning("Subscribed topic not available: %s", missing[topic])
             self._stream.notify(
-                Message(topic, PARTITION_UA, None, None, None, None, error=missing[topic])
+                Message(topic, PARTITION_UA, None, None, None, None, None, missing[topic])
             )
         self._missing = set(missing)
 

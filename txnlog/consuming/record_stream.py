@@ -54,7 +54,8 @@ class RecordStream:
         messages, chunk = self._messages, self._chunk
         if messages is None or chunk is None:
             return None
-        before = chunk.reader.position
+        reader = chunk.reader
+        before = reader.position
         self._before = _NOTHING
         try:
             message = next(messages, None)
@@ -63,10 +64,10 @@ class RecordStream:
                 return None
             self._at += 1
             # Messages that were read have an offset; calling offset() costs a tenth of the rate.
-            chunk.reader.position = message._offset + 1  # type: ignore[operator]
+            reader.position = message._offset + 1  # type: ignore[operator]
             return message
         except BaseException:
-            chunk.reader.position = before
+            reader.position = before
             self._rewind()
             raise
 
@@ -245,7 +246,7 @@ class RecordStream:
                     partition=partition,
                     offset=end,
                 )
-                self.notify(Message(topic, partition, end, None, None, None, error=error))
+                self.notify(Message(topic, partition, end, None, None, None, None, error))
         return bool(self._notices)
 
     def _fill(self, end_ms: float | None, *, has_some: bool) -> bool:

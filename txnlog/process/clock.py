@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import time
 import uuid
+from time import clock_gettime_ns
 from typing import Protocol
 
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 _PROCESS_ID = uuid.uuid4().hex
 
@@ -34,8 +36,6 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clocks; CLOCK_BOOTTIME where there is one (Linux), else monotonic."""
 
-    _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
     @property
     def boot_id(self) -> str:
         try:
@@ -49,7 +49,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def boot_ms(self) -> int:
-        return time.clock_gettime_ns(self._BOOT_CLOCK) // 1_000_000
+        return clock_gettime_ns(_BOOT_CLOCK) // 1_000_000
 
     def sleep_ms(self, duration_ms: float) -> None:
         time.sleep(duration_ms / 1000)

@@ -82,7 +82,9 @@ class Consumer(ClosedAtTheEnd):
             message = consumer.poll(-1 if timeout is None else timeout)
         except TxnLogError as error:
             return self._failed(error)
-        return message if message is None else _translated(message)
+        if message is not None and message._error is not None:
+            _translate(message)
+        return message
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Up to `num_messages`, fewer after `timeout` seconds; each may have an error()."""
@@ -96,7 +98,11 @@ class Consumer(ClosedAtTheEnd):
             messages = consumer._consume(num_messages, timeout, later)
         except TxnLogError as error:
             return [self._failed(error)]
-        return [_translated(message) for message in messages]
+        for message in messages:
+            # Calling error() takes as long as all else that is done here for a record.
+            if message._error is not None:
+                _translate(message)
+        return messages
 
     def _take_back(self, before: Before) -> None:
         self._consumer._take_back(before)
@@ -269,9 +275,8 @@ class Consumer(ClosedAtTheEnd):
         return self._consumer
 
 
-def _translated(message: Message) -> Message:
+def _translate(message: Message) -> None:
     error = message.error()
     # One that was taken back has a KafkaError already.
     if error is not None and not isinstance(error, KafkaError):
         message.set_error(kafka_error(error))
-    return message
