@@ -300,12 +300,13 @@ class _File:
         self._seal = seal
         self._file = _parquet(source, size_bytes, is_sealed=seal is not None)
         self._metadata = self._file.metadata
+        # Each access makes an Arrow schema.
+        self._names = self._file.schema_arrow.names
 
     def check_counts(self, num_records: int | None) -> None:
         """Raise _DamageError if the footer contradicts itself, the seal or the log."""
-        names = self._file.schema_arrow.names
-        if "offset_delta" not in names:
-            raise _DamageError(f"it has no column offset_delta among {names}")
+        if "offset_delta" not in self._names:
+            raise _DamageError(f"it has no column offset_delta among {self._names}")
         groups = self._metadata.num_row_groups
         if self._seal is not None and len(self._seal.spans) != groups:
             sealed = len(self._seal.spans)
@@ -326,7 +327,7 @@ class _File:
 
         They have the columns `names` as far as the file does, and offset_delta.
         """
-        present = set(self._file.schema_arrow.names)
+        present = set(self._names)
         wanted = [name for name in dict.fromkeys(["offset_delta", *names]) if name in present]
         if self._seal is None:
             yield from self._foreign_batches(wanted, batch_rows)
