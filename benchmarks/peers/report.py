@@ -57,7 +57,10 @@ def with_table(page: str, entries: Iterable[Entry]) -> str:
     )
     rows = (
         (name, shape, *(row.get(cores, "") for cores in machines))
-        for (name, shape), row in found.items()
+        # Losses first.
+        for (name, shape), row in sorted(
+            found.items(), key=lambda item: not any("**" in value for value in item[1].values())
+        )
     )
     table = _table(("", "files x partitions", *machines), rows)
     return f"{head}{PAGE_BEGIN}\n\n{table}\n\n{END}{rest.partition(END)[2]}"
