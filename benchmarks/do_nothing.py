@@ -3,8 +3,8 @@
 It has all that makes txnlog's source and sink fast, each in its cheapest form, so that nothing of
 ours can be faster: its workers keep freed memory and show nothing to the garbage collection that
 Spark calls after each task, plan and commit (txnlog only collects what is new, D50); its batches
-are made once per process; what is pickled for a task are three numbers. A second thread (D120)
-would have nothing to do.
+are made once per process, and nothing imports pandas; what is pickled for a task are three numbers.
+A second thread (D120) would have nothing to do.
 
 Spark pickles these classes by name, so workers import this module; it imports nothing of txnlog,
 since that would add to the cost.
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
@@ -42,15 +43,18 @@ COLUMNS = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
     "timestampType int"
 )
-SAMPLE = {
-    "key": pa.scalar(b"key-12345"),
-    "value": pa.scalar(b"v" * 100),
-    "topic": pa.scalar("topic"),
-    "partition": pa.scalar(0, pa.int32()),
-    "offset": pa.scalar(0, pa.int64()),
-    "timestamp": pa.scalar(0, pa.timestamp("us", "UTC")),
-    "timestampType": pa.scalar(0, pa.int32()),
-}
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("timestampType", pa.int32()),
+    ]
+)
+SAMPLE = {"key": b"key-12345", "value": b"v" * 100, "topic": b"topic"}
 # As much as txnlog's workers keep (txnlog/connector/worker_memory.py).
 BLOCK_BYTES = 31 << 20
 
@@ -58,9 +62,18 @@ BLOCK_BYTES = 31 << 20
 @cache
 def _batch(rows: int) -> pa.RecordBatch:
     """A batch of equal rows."""
-    return pa.RecordBatch.from_pydict(
-        {name: pa.repeat(value, rows) for name, value in SAMPLE.items()}
-    )
+    return pa.RecordBatch.from_arrays([_column(field, rows) for field in SCHEMA], schema=SCHEMA)
+
+
+def _column(field: pa.Field, rows: int) -> pa.Array:
+    """Without pa.scalar and pa.array, which would import pandas into each worker."""
+    value = SAMPLE.get(field.name)
+    if value is None:
+        data = [pa.py_buffer(bytes(field.type.bit_width // 8 * rows))]
+    else:
+        ends = np.arange(rows + 1, dtype=np.int32) * len(value)
+        data = [pa.py_buffer(ends), pa.py_buffer(value * rows)]
+    return pa.Array.from_buffers(field.type, rows, [None, *data])
 
 
 @cache
