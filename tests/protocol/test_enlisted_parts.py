@@ -46,7 +46,7 @@ def append(state: TableState, *adds: Any) -> Part:
 
 def live(path: str, dv: str = "", **values: str) -> LiveFile:
     vector = DeletionVector(
-        storage_type="u", path_or_inline_dv=dv, offset=1, size_in_bytes=34, cardinality=1
+        storage_type="i", path_or_inline_dv=dv, offset=1, size_in_bytes=34, cardinality=1
     )
     return LiveFile(
         path=path,
@@ -165,7 +165,7 @@ def test_overwrite_removes_what_is_live_with_its_deletion_vector() -> None:
         "partitionValues": {},
         "size": 9,
         "deletionVector": {
-            "storageType": "u",
+            "storageType": "i",
             "pathOrInlineDv": "ab^-",
             "sizeInBytes": 34,
             "cardinality": 1,
@@ -290,7 +290,7 @@ HOSTILE = {
     "deep": b"[" * 100_000,
     "no head": changed('{"txnlogPart"', '{"other"'),
     "newer": changed('"version":1', '"version":2'),
-    "mode": changed('"mode":"overwrite"', '"mode":"merge"'),
+    "mode": changed('"mode":"overwrite"', '"mode":"mix"'),
     "unknown line": changed('{"domainMetadata"', '{"remove"'),
     "negative size": changed('"size":100', '"size":-1'),
     "huge number": changed('"size":100', f'"size":{2**63}'),

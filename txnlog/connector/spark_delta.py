@@ -54,6 +54,12 @@ def spark_url(spark: Any, url: str, storage: StoreSettings) -> str:
     return (url if own_s3 else hadoop_url(url, storage)).rstrip("/")
 
 
+def escaped_url(spark: Any, url: str, storage: StoreSettings) -> str:
+    """The URL of a folder with escapes, as in the log of a table that Spark writes."""
+    path = spark._jvm.org.apache.hadoop.fs.Path(spark_url(spark, url, storage))
+    return str(path.toUri().toString())
+
+
 def forget_table(spark: Any, place: str) -> None:
     """Let Delta forget a table that nobody uses any more: else it keeps 0.4 MB for an hour."""
     jvm = spark._jvm

@@ -111,7 +111,9 @@ def _staged(
         if groups:
             rows = _renamed(url, pa.concat_tables(groups), names, drop_columns)
             adds += stage(log.store, rows, definition, folder=folder, now_ms=now_ms)
-    return new_part(state, adds, mode=part.mode, partitions=partitions, former=part.file_names)
+    return new_part(
+        state, adds, mode=part.mode, partitions=partitions, former=tuple(sorted(part.file_names))
+    )
 
 
 def _renamed(

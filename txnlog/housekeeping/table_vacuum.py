@@ -19,7 +19,7 @@ from txnlog.coordinator.snapshots import table_at
 from txnlog.coordinator.tables import file_of
 from txnlog.errors import SnapshotNotFoundError
 from txnlog.process.failures import Failures
-from txnlog.protocol.enlisted.actions import file_name
+from txnlog.protocol.enlisted.actions import file_name, file_names
 from txnlog.protocol.enlisted.parts import staging_folder
 from txnlog.protocol.enlisted.registry import EnlistedTable
 from txnlog.protocol.metadata import StagedTable
@@ -99,7 +99,7 @@ def deletable_staged_files(
     log.refresh_files()
     if log.state.definition.metadata.id != staged.table.table_id:
         return []
-    live = {file_name(path) for path in log.state.files or ()} | (log.state.removed or set())
+    live = file_names(*(log.state.files or {}).values()) | (log.state.removed or set())
     left = [file for file in staged.old if file_name(file.path) not in live | named]
     shown = _shown(cluster, staged.table, snapshots) if left else set()
     left = [file for file in left if shown is not None and file_name(file.path) not in shown]
@@ -124,7 +124,7 @@ def _shown(
             if one.url != table.url:
                 continue
             try:
-                found.update(map(file_name, table_at(cluster, one).state.files or ()))
+                found |= file_names(*(table_at(cluster, one).state.files or {}).values())
             except SnapshotNotFoundError as error:
                 logger.warning(
                     "Vacuum deletes nothing below the table until the snapshots that show this "

@@ -66,7 +66,7 @@ class StagedTable(JsonObject, frozen=True, kw_only=True):
     part: str
     size_bytes: Natural
     digest: str
-    mode: Literal["append", "overwrite"] = "append"
+    mode: Literal["append", "overwrite", "merge"] = "append"
     num_files: Natural
     num_records: Natural
     staged_ms: Int64

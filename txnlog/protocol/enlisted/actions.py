@@ -6,6 +6,8 @@ feature of Delta that `features` knows. A value of another type is refused when 
 
 from __future__ import annotations
 
+import struct
+import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,6 +23,9 @@ ROW_TRACKING = "delta.rowTracking"
 RECENT_MAX = 1_000
 _LINES_FREE = 1_000
 _LINE_BYTES_MIN = 8
+_BASE85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_DIGITS = {digit: value for value, digit in enumerate(_BASE85)}
+_UUID_CHARS = 20
 
 
 class _Action(
@@ -85,6 +90,20 @@ class DeletionVector(_Action, frozen=True):
     cardinality: Natural
     offset: Natural | None = None
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for a name that is none."""
+        _ = self.path
+
+    @property
+    def path(self) -> str:
+        """Of its file, below the table; "" if it is elsewhere."""
+        if self.storage_type != "u":
+            return ""
+        text = self.path_or_inline_dv
+        folder, encoded = text[:-_UUID_CHARS], text[-_UUID_CHARS:]
+        name = f"deletion_vector_{uuid.UUID(bytes=base85(encoded))}.bin"
+        return f"{folder}/{name}" if folder else name
+
 
 class LiveFile(_Action, frozen=True):
     """A file of the table, with what its removal repeats. Partition columns have physical names."""
@@ -96,6 +115,7 @@ class LiveFile(_Action, frozen=True):
     deletion_vector: DeletionVector | None = None
     base_row_id: Natural | None = None
     default_row_commit_version: Natural | None = None
+    stats: str | None = None
 
 
 class AddFile(LiveFile, frozen=True, kw_only=True):
@@ -114,10 +134,23 @@ class RemoveFile(LiveFile, frozen=True, kw_only=True):
     extended_file_metadata: bool
 
 
+class ChangesFile(_Action, frozen=True):
+    """A file of the change data feed."""
+
+    path: str
+    partition_values: dict[str, str | None]
+    size: Natural
+    data_change: bool
+    tags: dict[str, str | None] | None = None
+
+
 class Removed(_Action, frozen=True):
     """Of the removal of a file, by any writer, what is read."""
 
     path: str
+    deletion_vector: DeletionVector | None = None
+    partition_values: dict[str, str | None] | None = None
+    data_change: bool = True
 
 
 class CommitInfo(_Action, frozen=True):
@@ -132,13 +165,13 @@ class PublicationInfo(CommitInfo, frozen=True, kw_only=True):
 
     timestamp: Int64
     operation: str
-    operation_parameters: dict[str, str]
-    operation_metrics: dict[str, str]
+    operation_parameters: dict[str, Any]
+    operation_metrics: dict[str, Any]
     is_blind_append: bool
     engine_info: str
     txn_id: str
     read_version: Natural
-    tags: dict[str, str] | None = None
+    tags: dict[str, Any] | None = None
 
 
 class Sidecar(_Action, frozen=True):
@@ -155,6 +188,7 @@ Action = (
     | LiveFile
     | AddFile
     | RemoveFile
+    | ChangesFile
     | Removed
     | Sidecar
     | CommitInfo
@@ -168,6 +202,7 @@ _FIELDS: Mapping[type, str] = {
     Txn: "txn",
     AddFile: "add",
     RemoveFile: "remove",
+    ChangesFile: "cdc",
     PublicationInfo: "commitInfo",
 }
 
@@ -224,6 +259,26 @@ def encode_actions(actions: Iterable[Action]) -> bytes:
 def file_name(path: str) -> str:
     """The last part of a path, which is unique; writers may spell the folders differently."""
     return path.rpartition("/")[2]
+
+
+def file_names(*files: LiveFile | Removed) -> set[str]:
+    """The names of files, and of those with their deletion vectors."""
+    vectors = [file.deletion_vector.path for file in files if file.deletion_vector is not None]
+    return {*map(file_name, [file.path for file in files]), *map(file_name, vectors)} - {""}
+
+
+def base85(text: str) -> bytes:
+    """Z85: five digits for four bytes. Raises ValueError."""
+    found = bytearray()
+    try:
+        for at in range(0, len(text), 5):
+            number = 0
+            for digit in text[at : at + 5]:
+                number = number * 85 + _DIGITS[digit]
+            found += struct.pack(">I", number)
+    except (KeyError, struct.error) as error:
+        raise ValueError(f"{text[:100]!r} is not in Z85") from error
+    return bytes(found)
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -296,7 +351,7 @@ class TableState:
                 case Removed() if self.files is not None:
                     self.files.pop(action.path, None)
                     if self.removed is not None:
-                        self.removed.add(file_name(action.path))
+                        self.removed.update(file_names(action))
                 case LiveFile():
                     adds.append(action)
         # A commit that changes a file's deletion vector removes the path and adds it, in any order.

@@ -7,8 +7,8 @@ can publish them. Row ids, versions and timestamps are filled in then, from the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 from urllib.parse import unquote
 
 import msgspec
@@ -20,6 +20,7 @@ from txnlog.protocol.enlisted.actions import (
     ROW_TRACKING,
     Action,
     AddFile,
+    ChangesFile,
     Definition,
     DomainMetadata,
     LiveFile,
@@ -31,6 +32,7 @@ from txnlog.protocol.enlisted.actions import (
     Txn,
     decode_lines,
     file_name,
+    file_names,
 )
 from txnlog.protocol.enlisted.features import features_of
 from txnlog.protocol.enlisted.schemas import (
@@ -43,17 +45,28 @@ from txnlog.protocol.enlisted.schemas import (
 STAGING = "_txnlog"
 """Folder of a table for staged files and part files, by cluster id; VACUUM of others leaves it."""
 
-Mode = Literal["append", "overwrite"]
+Mode = Literal["append", "overwrite", "merge"]
 Partition = dict[str, str | None]
 """Some or all partition columns, by physical name, with values as an add has them."""
 
 _LEAVES_TABLE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:|/|(?:.*/)?\.\.(?:/|\Z)", re.DOTALL)
 
 
+class Operation(msgspec.Struct, frozen=True):
+    """What an engine says of its change, for the history of the table."""
+
+    name: str
+    parameters: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
+    tags: dict[str, Any] | None = None
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Files to add; with mode overwrite, what is live in `partitions` then (None: all) is removed.
 
-    `definition` is the table's when the files were staged, at version `read_version`. `former` are
+    With mode merge `removes` is removed, and what is live in `partitions` was read, at version
+    `read_version`; `adds` has files of `removes`, too, with other deletion vectors.
+    `definition` is the table's when the files were staged, at that version. `former` are
     the names of files that these replace, and that a late process may still publish.
     """
 
@@ -63,24 +76,41 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     definition: Definition
     adds: tuple[AddFile, ...]
     former: tuple[str, ...] = ()
+    operation: Operation | None = None
+    removes: tuple[LiveFile, ...] = ()
+    changes: tuple[ChangesFile, ...] = ()
+
+    def has(self, values: Partition, fields: Mapping[str, Field]) -> bool:
+        """Whether a file of these partition values is in `partitions`."""
+        return self.partitions is None or any(
+            is_in_partition(values, partition, fields) for partition in self.partitions
+        )
+
+    @property
+    def new_adds(self) -> list[AddFile]:
+        """Those of files that the table has not had."""
+        known = {file.path for file in self.removes}
+        return [add for add in self.adds if add.path not in known]
 
     @property
     def file_names(self) -> frozenset[str]:
         """Names of all files by which a table may have the part."""
-        return frozenset((*map(file_name, (add.path for add in self.adds)), *self.former))
+        staged = file_names(*self.adds) - file_names(*self.removes)
+        changes = {file_name(file.path) for file in self.changes}
+        return frozenset((*staged, *changes, *self.former))
 
     @property
     def is_visible(self) -> bool:
         """Whether VACUUM of other tools may delete the files, if they are old enough."""
-        return any(not add.path.startswith(f"{STAGING}/") for add in self.adds)
+        return any(not add.path.startswith(f"{STAGING}/") for add in self.new_adds)
 
     @property
     def num_records(self) -> int:
-        return sum(map(num_records, self.adds))
+        return sum(map(num_records, self.new_adds))
 
     @property
     def size_bytes(self) -> int:
-        return sum(add.size for add in self.adds)
+        return sum(add.size for add in self.new_adds)
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,12 +127,13 @@ def new_part(
     *,
     mode: Mode,
     partitions: Sequence[Mapping[str, object]] | None = None,
-    former: Iterable[str] = (),
+    **rest: Any,
 ) -> Part:
-    """The part of files that were staged under `state`.
+    """The part of files that were staged under `state`; `rest` are further fields.
 
-    `partitions`, which an overwrite replaces, are values by the names of partition columns, of all
-    or of some. Raises TableDataError for names or rows that are not of these partitions.
+    `partitions`, which an overwrite replaces, or a merge has read, are values by the names of
+    partition columns, of all or of some. Raises TableDataError for names or rows that are not of
+    these partitions.
     """
     fields = partition_fields(state.definition)
     physical = {field.name: name for name, field in fields.items()}
@@ -124,7 +155,7 @@ def new_part(
             read_version=state.version,
             definition=state.definition,
             adds=tuple(adds),
-            former=tuple(sorted(former)),
+            **rest,
         )
         check_part(part)
     except ValueError as error:
@@ -175,6 +206,7 @@ class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     partitions: tuple[Partition, ...] | None
     read_version: Natural
     former: tuple[str, ...] = ()
+    operation: Operation | None = None
 
 
 class _Line(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -183,6 +215,8 @@ class _Line(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=T
     meta_data: TableMetadata | None = None
     domain_metadata: DomainMetadata | None = None
     add: AddFile | None = None
+    remove: LiveFile | None = None
+    cdc: ChangesFile | None = None
 
 
 _LINES = msgspec.json.Decoder(_Line)
@@ -191,8 +225,9 @@ _LINES = msgspec.json.Decoder(_Line)
 def encode_part(part: Part) -> bytes:
     """The part file: a line about the part, the table's definition, the files."""
     definition = part.definition
+    head = _Head(1, part.mode, part.partitions, part.read_version, part.former, part.operation)
     lines: list[dict[str, object]] = [
-        {"txnlogPart": _Head(1, part.mode, part.partitions, part.read_version, part.former)},
+        {"txnlogPart": head},
         {"protocol": definition.protocol},
         {"metaData": definition.metadata},
     ]
@@ -201,6 +236,8 @@ def encode_part(part: Part) -> bytes:
         for name, text in sorted(definition.domains.items())
     ]
     lines += [{"add": add} for add in part.adds]
+    lines += [{"remove": file} for file in part.removes]
+    lines += [{"cdc": file} for file in part.changes]
     return msgspec.json.Encoder().encode_lines(lines)
 
 
@@ -233,6 +270,9 @@ def _part(lines: Sequence[_Line]) -> Part:
         ),
         adds=tuple(line.add for line in lines if line.add is not None),
         former=heads[0].former,
+        operation=heads[0].operation,
+        removes=tuple(line.remove for line in lines if line.remove is not None),
+        changes=tuple(line.cdc for line in lines if line.cdc is not None),
     )
     check_part(part)
     return part
@@ -245,18 +285,22 @@ def is_outside(path: str) -> bool:
 
 def check_part(part: Part) -> None:
     """Raise ValueError, msgspec.MsgspecError for a part that could not be published."""
+    if (part.mode == "merge") != (part.operation is not None):
+        raise ValueError(f"its mode is {part.mode}, its operation {part.operation}")
     fields = partition_fields(part.definition)
     for partition in part.partitions or ():
         if unknown := partition.keys() - fields.keys():
             raise ValueError(f"{sorted(unknown)} are no partition columns")
     for add in part.adds:
         num_records(add)
-        if is_outside(unquote(add.path)):
-            raise ValueError(f"the path {add.path!r} is not below the table")
-        if add.partition_values.keys() != fields.keys():
-            raise ValueError(f"{add.path!r} has no value of each partition column")
-        if part.partitions is not None and not _is_replaced(part, add, fields):
-            raise ValueError(f"rows of {add.partition_values} are in no partition to overwrite")
+    files: list[LiveFile | ChangesFile] = [*part.adds, *part.removes, *part.changes]
+    for file in files:
+        if is_outside(unquote(file.path)):
+            raise ValueError(f"the path {file.path!r} is not below the table")
+        if file.partition_values.keys() != fields.keys():
+            raise ValueError(f"{file.path!r} has no value of each partition column")
+        if not part.has(file.partition_values, fields):
+            raise ValueError(f"rows of {file.partition_values} are in no partition to {part.mode}")
 
 
 # -- the publication -----------------------------------------------------------------------------
@@ -274,40 +318,63 @@ def publication(
     tracks_rows = "rowTracking" in features_of(definition.protocol) and not (
         definition.metadata.is_on("delta.rowTrackingSuspended")
     )
-    removes = list(_removes(part, state, now_ms)) if part.mode == "overwrite" else []
+    removes = [
+        RemoveFile(
+            **asdict(replace(file, stats=None)),
+            deletion_timestamp=now_ms,
+            data_change=True,
+            extended_file_metadata=True,
+        )
+        for file in _removes(part, state)
+    ]
+    columns = definition.metadata.partition_columns
+    done = part.operation or _write(part, columns, len(removes), tracks_rows=tracks_rows)
     info = PublicationInfo(
         in_commit_timestamp=_in_commit_ms(state, now_ms),
         timestamp=now_ms,
-        operation="WRITE",
-        operation_parameters={
-            "mode": "Append" if part.mode == "append" else "Overwrite",
-            "partitionBy": msgspec.json.encode(definition.metadata.partition_columns).decode(),
-        },
-        operation_metrics={
-            "numFiles": str(len(part.adds)),
-            "numOutputRows": str(part.num_records),
-            "numOutputBytes": str(part.size_bytes),
-            "numRemovedFiles": str(len(removes)),
-        },
+        operation=done.name,
+        operation_parameters=done.parameters,
+        operation_metrics=done.metrics,
         # The application may have read the table: UPDATEs of others are not ordered around it.
         is_blind_append=False,
         engine_info=engine,
         txn_id=write_id,
         write_id=write_id,
         read_version=state.version,
-        tags={"delta.rowTracking.preserved": "true"} if tracks_rows else None,
+        tags=done.tags,
     )
     txn = Txn(app_id=decided.app_id, version=decided.epoch, last_updated=now_ms)
+    files: list[Action] = [*removes, *part.changes]
     if not tracks_rows:
-        return [info, txn, *removes, *part.adds]
-    first_id = _highest_row_id(state) + 1
-    adds, next_id = [], first_id
+        return [info, txn, *files, *part.adds]
+    adds, next_id = [], _highest_row_id(state) + 1
     for add in part.adds:
+        if add.base_row_id is not None:
+            # A file of the table, whose rows have ids.
+            adds.append(add)
+            continue
         version = state.version + 1
         adds.append(replace(add, base_row_id=next_id, default_row_commit_version=version))
         next_id += num_records(add)
     highest = msgspec.json.encode({"rowIdHighWaterMark": next_id - 1}).decode()
-    return [info, txn, DomainMetadata(domain=ROW_TRACKING, configuration=highest), *removes, *adds]
+    return [info, txn, DomainMetadata(domain=ROW_TRACKING, configuration=highest), *files, *adds]
+
+
+def _write(part: Part, columns: Sequence[str], num_removed: int, *, tracks_rows: bool) -> Operation:
+    return Operation(
+        "WRITE",
+        {
+            "mode": "Append" if part.mode == "append" else "Overwrite",
+            "partitionBy": msgspec.json.encode(columns).decode(),
+        },
+        {
+            "numFiles": str(len(part.adds)),
+            "numOutputRows": str(part.num_records),
+            "numOutputBytes": str(part.size_bytes),
+            "numRemovedFiles": str(num_removed),
+        },
+        {"delta.rowTracking.preserved": "true"} if tracks_rows else None,
+    )
 
 
 def _in_commit_ms(state: TableState, now_ms: int) -> int | None:
@@ -331,22 +398,12 @@ def _highest_row_id(state: TableState) -> int:
     return -1 if text is None else _ROW_TRACKING.decode(text).row_id_high_water_mark
 
 
-def _removes(part: Part, state: TableState, now_ms: int) -> Iterator[RemoveFile]:
-    """What is live in the part's partitions now, with its deletion vectors."""
+def _removes(part: Part, state: TableState) -> Iterable[LiveFile]:
+    """Of an overwrite what is live in its partitions now, with its deletion vectors."""
+    if part.mode != "overwrite":
+        return part.removes
     assert state.files is not None
     fields = partition_fields(state.definition)
-    for _, live in sorted(state.files.items()):
-        if _is_replaced(part, live, fields):
-            yield RemoveFile(
-                **asdict(live),
-                deletion_timestamp=now_ms,
-                data_change=True,
-                extended_file_metadata=True,
-            )
-
-
-def _is_replaced(part: Part, file: LiveFile, fields: Mapping[str, Field]) -> bool:
-    """Whether a file is in what an overwrite replaces."""
-    return part.partitions is None or any(
-        is_in_partition(file.partition_values, partition, fields) for partition in part.partitions
-    )
+    return [
+        live for _, live in sorted(state.files.items()) if part.has(live.partition_values, fields)
+    ]

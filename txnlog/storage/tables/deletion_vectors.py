@@ -7,13 +7,12 @@ file below the table. See the Delta protocol, "Deletion Vector Format", and the 
 from __future__ import annotations
 
 import struct
-import uuid
 import zlib
 
 import numpy as np
 import numpy.typing as npt
 
-from txnlog.protocol.enlisted.actions import DeletionVector
+from txnlog.protocol.enlisted.actions import DeletionVector, base85, file_name
 from txnlog.storage.store.objects import ObjectStore
 
 Rows = npt.NDArray[np.uint64]
@@ -23,9 +22,6 @@ _COOKIE, _COOKIE_OF_RUNS = 12346, 12347
 _OFFSETS_FROM = 4
 """A bitmap with runs has offsets of containers from so many containers on."""
 _ARRAY_MAX = 4096
-_BASE85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-_DIGITS = {digit: value for value, digit in enumerate(_BASE85)}
-_UUID_CHARS = 20
 
 
 def deleted_rows(store: ObjectStore, vector: DeletionVector) -> Rows:
@@ -42,12 +38,10 @@ def deleted_rows(store: ObjectStore, vector: DeletionVector) -> Rows:
 def _bytes(store: ObjectStore, vector: DeletionVector) -> bytes:
     text = vector.path_or_inline_dv
     if vector.storage_type == "i":
-        return _base85(text)[: vector.size_in_bytes]
+        return base85(text)[: vector.size_in_bytes]
     if vector.storage_type != "u":
         raise ValueError(f"it is outside of the table, at {text!r}")
-    folder, encoded = text[:-_UUID_CHARS], text[-_UUID_CHARS:]
-    name = f"deletion_vector_{uuid.UUID(bytes=_base85(encoded))}.bin"
-    data = store.get(f"{folder}/{name}" if folder else name)
+    data = store.get(vector.path)
     start = (vector.offset or 0) + 4
     end = start + vector.size_in_bytes
     found = data[start:end]
@@ -55,19 +49,8 @@ def _bytes(store: ObjectStore, vector: DeletionVector) -> bytes:
     if size_bytes != (vector.size_in_bytes,) or struct.unpack(">I", checksum) != (
         zlib.crc32(found),
     ):
-        raise ValueError(f"{name} is damaged")
+        raise ValueError(f"{file_name(vector.path)} is damaged")
     return found
-
-
-def _base85(text: str) -> bytes:
-    """Z85: five digits for four bytes."""
-    found = bytearray()
-    for at in range(0, len(text), 5):
-        number = 0
-        for digit in text[at : at + 5]:
-            number = number * 85 + _DIGITS[digit]
-        found += struct.pack(">I", number)
-    return bytes(found)
 
 
 def _decoded(data: bytes, cardinality: int) -> Rows:

@@ -38,11 +38,11 @@ _KINDS: dict[str, tuple[type[Action], list[str]]] = {
     "txn": (Txn, ["txn"]),
     "domainMetadata": (DomainMetadata, ["domainMetadata"]),
 }
-_LIVE = ("path", "partitionValues", "size", "tags", "deletionVector", "baseRowId")
+_LIVE = ("path", "partitionValues", "size", "tags", "deletionVector", "baseRowId", "stats")
 _FILE_KINDS: dict[str, tuple[type[Action], list[str]]] = {
     "sidecar": (Sidecar, ["sidecar.path"]),
     "add": (LiveFile, [f"add.{name}" for name in (*_LIVE, "defaultRowCommitVersion")]),
-    "remove": (Removed, ["remove.path"]),
+    "remove": (Removed, ["remove.path", "remove.deletionVector"]),
 }
 """Kind of action -> its class, and the columns that are read of it."""
 
