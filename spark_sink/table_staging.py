@@ -15,12 +15,19 @@ from typing import TYPE_CHECKING
 
 from txnlog.cluster import Cluster
 from txnlog.connector.causes import line_of_cause
-from txnlog.connector.spark_delta import forget_table, hadoop_options, spark_url, why_no_delta
+from txnlog.connector.spark_delta import (
+    escaped_url,
+    forget_table,
+    hadoop_options,
+    spark_url,
+    why_no_delta,
+)
 from txnlog.coordinator.tables import TableChange
 from txnlog.errors import ConfigError, TableDataError, TableFeatureError
+from txnlog.protocol.enlisted.actions import AddFile
 from txnlog.protocol.enlisted.features import check_enlistable
-from txnlog.protocol.enlisted.parts import Mode, new_part, staging_folder
-from txnlog.protocol.enlisted.staging_tables import adopted, first_commit
+from txnlog.protocol.enlisted.parts import Mode, Part, new_part, staging_folder
+from txnlog.protocol.enlisted.staging_tables import adopted, adopted_change, cloned, first_commit
 from txnlog.settings.config import Config
 from txnlog.storage.delta.log_files import commit_path, log_folder
 from txnlog.storage.store.objects import ObjectStore
@@ -64,28 +71,53 @@ class StagedWrites:
                 "as written before. Unset it; the transaction is what makes a batch idempotent.",
                 option=_DELTA_APP_ID,
             )
-        log = cluster.table_log(table.url)
-        log.refresh()
-        check_enlistable(log.state)
         self._spark = spark
         self._name = name
         self._url = table.url
-        self._store: ObjectStore = log.store
-        self._state = log.state.as_staged_under()
+        self._storage = options.storage_at(table.url)
         self._staged_ms = cluster.store.now_ms()
         self.mode, self._partitions = mode, partitions
-        # Unknown partition columns are refused here.
-        new_part(self._state, (), mode=mode, partitions=partitions)
         self._folder = f"{staging_folder(cluster.cluster_id)}/{os.urandom(16).hex()}"
-        self._storage = options.storage_at(table.url)
+        if mode == "merge":
+            log = cluster.open_table(table.url)
+            log.refresh_files()
+            self._state = log.state
+        else:
+            log = cluster.table_log(table.url)
+            log.refresh()
+            self._state = log.state.as_staged_under()
+        check_enlistable(self._state)
+        self._store: ObjectStore = log.store
         self._create()
 
     def _create(self) -> None:
+        # Unknown partition columns are refused here.
+        part = new_part(
+            self._state,
+            (),
+            mode="append" if self.mode == "append" else "overwrite",
+            partitions=self._partitions,
+        )
+        files: list[AddFile] = []
+        if self.mode == "merge":
+            try:
+                files += cloned(part, self._state, base=self._base)
+            except ValueError as error:
+                raise TableFeatureError(
+                    f"Rows of table {self._name!r} ({self._url}) cannot be changed: {error}. "
+                    "Nothing was written.",
+                    table=self._name,
+                    url=self._url,
+                ) from error
         self._store.check_folder("_delta_log")
         path = commit_path(self._folder, 0)
         self._store.make_folder(log_folder(self._folder))
-        data = first_commit(self._state.definition, os.urandom(16).hex())
+        data = first_commit(self._state.definition, os.urandom(16).hex(), files)
         self._store.put_if_absent(path, data)
+
+    @property
+    def _base(self) -> str:
+        return escaped_url(self._spark, self._url, self._storage)
 
     @property
     def place(self) -> str:
@@ -98,10 +130,14 @@ class StagedWrites:
         options = hadoop_options(self._spark, self._url, self._storage)
         self._run(partial(writer.options(**options).save, self.place))
 
-    def insert(self, statement: Callable[[str], object]) -> None:
-        """Stage the rows of an INSERT; `statement` gets the staging table's name in SQL."""
+    def sql(self, statement: Callable[[str], object]) -> None:
+        """Run a statement, which gets the staging table's name in SQL."""
         quoted = self.place.replace("`", "``")
         self._run(partial(statement, f"delta.`{quoted}`"))
+
+    def merge(self, function: Callable[[str], object]) -> None:
+        """Let a function change rows; it gets the path of the staging table."""
+        self._run(partial(function, self.place))
 
     def _run(self, write: Callable[[], object]) -> None:
         try:
@@ -115,22 +151,32 @@ class StagedWrites:
             raise
 
     def change(self) -> TableChange | None:
-        """For the coordinator; None for an append without rows.
+        """For the coordinator; None where no row was written or changed.
 
-        Raises TableDataError for what is no append, or has rows outside of the partitions.
+        Raises TableDataError for what is no append, no one change, or has rows outside of the
+        partitions.
         """
         try:
-            adds = adopted(list(self._commits()), self._folder)
+            part = self._part(list(self._commits()))
         except ValueError as error:
             raise TableDataError(
                 f"Table {self._name!r} ({self._url}): {error}. Nothing was written.",
                 table=self._name,
                 url=self._url,
             ) from error
+        if part is None:
+            return None
+        return TableChange(name=self._name, url=self._url, part=part, staged_ms=self._staged_ms)
+
+    def _part(self, commits: Sequence[bytes]) -> Part | None:
+        if self.mode == "merge":
+            return adopted_change(
+                self._state, commits, self._folder, base=self._base, partitions=self._partitions
+            )
+        adds = adopted(commits, self._folder)
         if not adds and self.mode == "append":
             return None
-        part = new_part(self._state, adds, mode=self.mode, partitions=self._partitions)
-        return TableChange(name=self._name, url=self._url, part=part, staged_ms=self._staged_ms)
+        return new_part(self._state, adds, mode=self.mode, partitions=self._partitions)
 
     def close(self) -> None:
         """Forget the staging table, also one that was not written. It raises nothing."""

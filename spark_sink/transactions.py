@@ -39,13 +39,27 @@ __all__ = ["Transaction", "transactional"]
 
 Function = Callable[["Transaction", DataFrame, int], object]
 
-_TARGET = re.compile(r"\bINSERT\s+INTO\s+(?:TABLE\s+)?\{([^{}]*)\}", re.IGNORECASE)
+_TARGET = re.compile(
+    r"\b(INSERT\s+INTO(?:\s+TABLE)?|UPDATE|DELETE\s+FROM|MERGE\s+INTO)\s+\{([^{}]*)\}",
+    re.IGNORECASE,
+)
+
+ATTEMPTS_MAX = 4
+"""How often a function is called for one micro-batch while others change what it has read."""
 
 
 def _frame(name: str, given: object) -> DataFrame:
     """The argument. Raises TypeError for anything else."""
     frame: DataFrame = arguments.one_of(name, given, DataFrame)
     return frame
+
+
+def _written(table: str) -> InvalidTxnStateError:
+    return InvalidTxnStateError(
+        f"This transaction writes to table {table!r} already. Overwrite it first, then append; "
+        "change its rows in a transaction of its own.",
+        table=table,
+    )
 
 
 class Transaction:
@@ -102,38 +116,79 @@ class Transaction:
         """
         with self._writing():
             if arguments.text("table", table) in self._tables:
-                raise InvalidTxnStateError(
-                    f"This transaction writes to table {table!r} already: overwrite it first, or "
-                    "in another transaction.",
-                    table=table,
-                )
+                raise _written(table)
             named = arguments.partition_values("partitions", partitions)
             self._begin(table, "overwrite", named).append(_frame("rows", rows))
 
     def sql(self, statement: str, **frames: DataFrame) -> None:
         """Stage the rows of an INSERT INTO {name} SELECT ..., for the enlisted table of that name.
 
-        `frames` are for other names in braces, as in `SparkSession.sql`. Raises as `append`.
+        Or an UPDATE {name}, DELETE FROM {name}, MERGE INTO {name}: these are `merge` of the whole
+        table, and may name it again. `frames` are for other names in braces, as in
+        `SparkSession.sql`. Raises as `append` and `merge`.
         """
         with self._writing():
             targets = _TARGET.findall(arguments.text("statement", statement))
             if len(targets) != 1:
                 raise ConfigError(
-                    "tx.sql stages the rows of one INSERT INTO {name}, where name is that of an "
-                    f"enlisted table; this is {arguments.shown(statement)}."
+                    "tx.sql is for one INSERT INTO {name}, UPDATE {name}, DELETE FROM {name} or "
+                    "MERGE INTO {name}, where name is that of an enlisted table; this is "
+                    f"{arguments.shown(statement)}."
                 )
+            verb, name = targets[0]
+            is_insert = verb[0] in "Ii"
 
-            def insert(place: str) -> object:
+            def run(place: str) -> object:
                 if frames:
                     place = place.replace("{", "{{").replace("}", "}}")
-                text = _TARGET.sub(lambda _: f"INSERT INTO {place}", statement)
+                text = _TARGET.sub(lambda found: f"{found[1]} {place}", statement)
+                if not is_insert:
+                    text = text.replace(f"{{{name}}}", place)
                 return self._spark.sql(text, None, **frames)
 
-            self._staged(targets[0].strip()).insert(insert)
+            table = name.strip()
+            (self._staged(table) if is_insert else self._begin_merge(table, None)).sql(run)
+
+    def merge(
+        self,
+        table: str,
+        function: Callable[[str], object],
+        partitions: Iterable[Mapping[str, object]] | None = None,
+    ) -> None:
+        """Change rows of an enlisted table by what they are: one MERGE, UPDATE or DELETE.
+
+        `function` gets the path of a table that has the rows of now, and changes that: as with
+        `DeltaTable.forPath(spark, path).merge(...)`. With `partitions`, as in `overwrite`, it has
+        only theirs; then only changes of others in these partitions are in conflict with it.
+        One table of a transaction. Raises as `append`, and InvalidTxnStateError for another one.
+        When it is committed, TableConflictError: others have changed what was read; the function
+        of the micro-batch is then called again, up to four times in all.
+        """
+        with self._writing():
+            if not callable(function):
+                raise TypeError(f"function must be callable: {arguments.shown(function)}.")
+            named = arguments.partition_values("partitions", partitions)
+            self._begin_merge(arguments.text("table", table), named).merge(function)
 
     def _staged(self, table: str) -> StagedWrites:
         found = self._tables.get(arguments.text("table", table))
-        return self._begin(table, "append", None) if found is None else found
+        if found is None:
+            return self._begin(table, "append", None)
+        if found.mode == "merge":
+            raise _written(table)
+        return found
+
+    def _begin_merge(self, table: str, partitions: Partitions | None) -> StagedWrites:
+        if table in self._tables:
+            raise _written(table)
+        others = [name for name, writes in self._tables.items() if writes.mode == "merge"]
+        if others:
+            raise InvalidTxnStateError(
+                f"This transaction changes rows of {others[0]!r} by what they are, and can do so "
+                f"in one table only: its commit decides. Change {table!r} in another transaction.",
+                table=table,
+            )
+        return self._begin(table, "merge", partitions)
 
     def _begin(self, table: str, mode: Mode, partitions: Partitions | None) -> StagedWrites:
         writes = StagedWrites(

@@ -69,7 +69,7 @@ def test_name_has_the_characters_of_a_topic(name: str) -> None:
         ("part", ""),
         ("url", ""),
         ("name", "a; rm -rf /"),
-        ("mode", "merge"),
+        ("mode", "mix"),
         ("size_bytes", -1),
         ("unknown", 1),
     ],

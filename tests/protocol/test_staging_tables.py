@@ -51,12 +51,13 @@ def test_staging_table_is_the_enlisted_one_without_what_concerns_its_log() -> No
         delta_constraints_small="id < 5",
     )
     lines = [json.loads(line) for line in first_commit(found, "new").splitlines()]
-    protocol, metadata, domain = (next(iter(line.values())) for line in lines)
+    protocol, metadata, domain, rows = (next(iter(line.values())) for line in lines)
     assert protocol["writerFeatures"] == list(found.protocol.writer_features or ())
     assert metadata["id"] == "new"
     assert metadata["schemaString"] == found.metadata.schema_string
     assert metadata["configuration"] == {"delta.constraints.small": "id < 5"}
     assert domain == {"domain": "delta.clustering", "configuration": "{}"}
+    assert rows["configuration"] == found.domains["delta.rowTracking"]
 
 
 def test_appended_files_are_those_of_the_part() -> None:
