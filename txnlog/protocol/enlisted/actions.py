@@ -90,18 +90,17 @@ class DeletionVector(_Action, frozen=True):
     cardinality: Natural
     offset: Natural | None = None
 
-    def __post_init__(self) -> None:
-        """Raises ValueError for a name that is none."""
-        _ = self.path
-
     @property
     def path(self) -> str:
-        """Of its file, below the table; "" if it is elsewhere."""
+        """Of its file, below the table; "" if it is elsewhere, or has no name."""
         if self.storage_type != "u":
             return ""
         text = self.path_or_inline_dv
         folder, encoded = text[:-_UUID_CHARS], text[-_UUID_CHARS:]
-        name = f"deletion_vector_{uuid.UUID(bytes=base85(encoded))}.bin"
+        try:
+            name = f"deletion_vector_{uuid.UUID(bytes=base85(encoded))}.bin"
+        except ValueError:
+            return ""
         return f"{folder}/{name}" if folder else name
 
 

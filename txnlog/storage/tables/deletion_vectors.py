@@ -31,7 +31,7 @@ def deleted_rows(store: ObjectStore, vector: DeletionVector) -> Rows:
     """
     try:
         return _decoded(_bytes(store, vector), vector.cardinality)
-    except (struct.error, KeyError, ValueError) as error:
+    except (struct.error, ValueError) as error:
         raise ValueError(f"its deletion vector cannot be read: {error}") from error
 
 
@@ -39,7 +39,7 @@ def _bytes(store: ObjectStore, vector: DeletionVector) -> bytes:
     text = vector.path_or_inline_dv
     if vector.storage_type == "i":
         return base85(text)[: vector.size_in_bytes]
-    if vector.storage_type != "u":
+    if not vector.path:
         raise ValueError(f"it is outside of the table, at {text!r}")
     data = store.get(vector.path)
     start = (vector.offset or 0) + 4
