@@ -6,6 +6,7 @@ in the driver's process, and so does the commit.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from spark_sink.table_staging import Partitions, StagedWrites
 from txnlog.cluster import Cluster
 from txnlog.connector.causes import reports_causes
 from txnlog.coordinator.phases import Phases
-from txnlog.errors import ConfigError, InvalidTxnStateError
+from txnlog.errors import ConfigError, InvalidTxnStateError, TableConflictError
 from txnlog.process.failpoint import reach
 from txnlog.protocol.enlisted.parts import Mode
 from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["Transaction", "transactional"]
+
+logger = logging.getLogger("txnlog")
 
 Function = Callable[["Transaction", DataFrame, int], object]
 
@@ -241,7 +244,7 @@ def transactional(
     checkpointLocation. `options` are further ones of the sink. Runs where the driver runs, not over
     Spark Connect.
     Raises ConfigError. The function that it makes raises what the sink raises, and
-    UnknownTableError, TableFeatureError, TableDataError, TableChangedError.
+    UnknownTableError, TableFeatureError, TableDataError, TableChangedError, TableConflictError.
     """
     given = {"txnlog.root": root, "group.id": group_id, "checkpointLocation": checkpoint}
     more = {} if options is None else arguments.one_of("options", options, Mapping)
@@ -275,7 +278,7 @@ def transactional(
 def _process(
     function: Function, options: Config, frame: DataFrame, run: StagedTask, batch_id: int
 ) -> None:
-    def commit(
+    def attempt(
         cluster: Cluster, phases: Phases, committed: list[CommittedBatch]
     ) -> TransactionMetadata | None:
         begun = begin_batch(cluster, options, run, batch_id, phases)
@@ -289,6 +292,18 @@ def _process(
         finally:
             for writes in tx._tables.values():
                 writes.close()
+
+    def commit(
+        cluster: Cluster, phases: Phases, committed: list[CommittedBatch]
+    ) -> TransactionMetadata | None:
+        for number in range(1, ATTEMPTS_MAX):
+            try:
+                return attempt(cluster, phases, committed)
+            except TableConflictError as error:
+                logger.warning(
+                    "Batch %d, attempt %d of %d: %s", batch_id, number, ATTEMPTS_MAX, error
+                )
+        return attempt(cluster, phases, committed)
 
     create = options.get("auto.create.topics.enable")
     run_micro_batch(options, run, batch_id, commit, create=create)

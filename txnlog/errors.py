@@ -71,6 +71,7 @@ __all__ = [
     "StorageError",
     "StorePermissionError",
     "TableChangedError",
+    "TableConflictError",
     "TableDataError",
     "TableFeatureError",
     "TopicAlreadyExistsError",
@@ -479,6 +480,15 @@ class TableChangedError(TxnLogError):
 
     With `decided` the transaction is committed: all else has it, and this table gets
     it once the change is undone, or the rows are restaged.
+    """
+
+    abortable = True
+
+
+class TableConflictError(TxnLogError):
+    """Others have changed what a merge of this transaction has read; nothing of it was written.
+
+    Read and merge again, in another transaction; `transactional` does so by itself.
     """
 
     abortable = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
@@ -139,6 +140,39 @@ def test_vacuum_deletes_staging_tables_but_what_was_adopted() -> None:
     assert vacuum(shared) == 3
     assert data(staged_files(shared)) == {"part-0.snappy.parquet"}
     assert ForeignTable(shared).ours() == [1]
+
+
+def test_vacuum_keeps_deletion_vectors_and_change_data() -> None:
+    """No path in the log is theirs, or only that of a commit (R72)."""
+    shared = world()
+    cluster = begun(shared)
+    table, store = ForeignTable(shared), cluster.table_log(URL).store
+    table.commit(definition(**{"delta.deletedFileRetentionDuration": "interval 10 days"}))
+    folder = f"_txnlog/{cluster.cluster_id}/{'a' * 32}"
+    kept, feed = f"xy/deletion_vector_{uuid.UUID(int=0)}.bin", "_change_data/cdc-0.parquet"
+    for name in (kept, feed, f"xy/deletion_vector_{uuid.UUID(int=1)}.bin"):
+        store.put_new(f"{folder}/{name}", b"1")
+    vector = {"storageType": "u", "pathOrInlineDv": f"{folder}/xy{'0' * 20}", "sizeInBytes": 1}
+    file = {"path": "a", "deletionVector": {**vector, "cardinality": 1}}
+    add = {"partitionValues": {"day": "1"}, "size": 1, "modificationTime": 0, "dataChange": True}
+    table.commit({"add": {**file, **add, "stats": '{"numRecords":1}'}})
+    cluster.snapshot("kept", ttl_ms=20 * DAY_MS)
+    names = {PurePosixPath(name).name for name in (kept, feed)}
+    shared.clock.advance_ms(WEEK_MS)
+    assert vacuum(shared) == 1
+    assert staged_files(shared) == names
+    table.commit({"remove": {**file, "deletionTimestamp": 0}})
+    shared.clock.advance_ms(3 * DAY_MS)
+    assert vacuum(shared) == 1
+    table.commit({"txn": {"appId": "a", "version": 1}})
+    shared.clock.advance_ms(DAY_MS)
+    assert vacuum(shared) == 0
+    assert staged_files(shared) == {PurePosixPath(kept).name}
+    # The table forgets the tombstone; the snapshot shows it.
+    table.checkpoint()
+    assert vacuum(shared) == 0
+    cluster.drop_snapshot("kept")
+    assert vacuum(shared) == 1
 
 
 def test_vacuum_keeps_the_part_of_a_blocked_transaction() -> None:

@@ -121,6 +121,7 @@ TABLE: dict[str, tuple[int | None, str]] = {
     "StorageError": (15, R),
     "StorePermissionError": (31, F),
     "TableChangedError": (None, A),
+    "TableConflictError": (None, A),
     "TableDataError": (None, A),
     "TableFeatureError": (None, A),
     "TopicAlreadyExistsError": (36, N),

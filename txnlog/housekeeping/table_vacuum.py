@@ -19,7 +19,8 @@ from txnlog.coordinator.snapshots import table_at
 from txnlog.coordinator.tables import file_of
 from txnlog.errors import SnapshotNotFoundError
 from txnlog.process.failures import Failures
-from txnlog.protocol.enlisted.actions import file_name, file_names
+from txnlog.protocol.enlisted.actions import Definition, file_name, file_names
+from txnlog.protocol.enlisted.features import FILE_RETENTION, retention_ms
 from txnlog.protocol.enlisted.parts import staging_folder
 from txnlog.protocol.enlisted.registry import EnlistedTable
 from txnlog.protocol.metadata import StagedTable
@@ -100,7 +101,14 @@ def deletable_staged_files(
     if log.state.definition.metadata.id != staged.table.table_id:
         return []
     live = file_names(*(log.state.files or {}).values()) | (log.state.removed or set())
-    left = [file for file in staged.old if file_name(file.path) not in live | named]
+    kept_ms = _kept_ms(log.state.definition)
+    left = [
+        file
+        for file in staged.old
+        if file_name(file.path) not in live | named
+        # The change data feed is in commits only, and kept as Delta's VACUUM does.
+        and ("/_change_data/" not in file.path or now_ms - file.modified_ms >= kept_ms)
+    ]
     shown = _shown(cluster, staged.table, snapshots) if left else set()
     left = [file for file in left if shown is not None and file_name(file.path) not in shown]
     return find_deletable(
@@ -112,6 +120,13 @@ def deletable_staged_files(
         now_ms=now_ms,
         age_ms=0,
     )
+
+
+def _kept_ms(definition: Definition) -> float:
+    try:
+        return retention_ms(definition, FILE_RETENTION) or 0
+    except ValueError:
+        return float("inf")
 
 
 def _shown(
