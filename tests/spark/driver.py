@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jobs.spark_session import build_session
@@ -40,6 +41,7 @@ def outcome(spark: SparkSession, command: dict[str, Any]) -> str | None:
         "transactional": tables_pipeline.start,
         "make tables": tables_pipeline.create,
         "check tables": tables_pipeline.check,
+        "merging": partial(tables_pipeline.start, function=tables_pipeline.count),
         "write": write,
         "count": count_by_sql,
     }[command.pop("command")]

@@ -2,6 +2,7 @@
 
 `silver.numbers` gets a row for each number, and has what only an engine can write and what is
 filled in at publication; `silver.newest` is overwritten by each batch with its greatest number.
+`silver.counts` counts them: each batch merges what it has read there.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-NUMBERS, NEWEST = "silver.numbers", "silver.newest"
+NUMBERS, NEWEST, COUNTS = "silver.numbers", "silver.newest", "silver.counts"
 PROPERTIES = {
     "delta.columnMapping.mode": "name",
     "delta.enableRowTracking": "true",
@@ -65,6 +66,41 @@ def route(tx: Transaction, frame: DataFrame, batch_id: int) -> None:
     else:
         tx.append(NUMBERS, rows)
     tx.overwrite(NEWEST, rows.selectExpr("max(id) AS id"))
+
+
+COUNT = """
+MERGE INTO {silver.counts} t USING {counted} c ON t.parity = c.parity
+WHEN MATCHED THEN UPDATE SET count = t.count + c.count, newest = c.newest
+WHEN NOT MATCHED THEN INSERT (parity, count, newest) VALUES (c.parity, c.count, c.newest)
+"""
+
+
+def create_counts(spark: SparkSession, root: Path) -> None:
+    """Make and enlist the table of counts."""
+    listed = ", ".join(f"'{name}' = '{value}'" for name, value in PROPERTIES.items())
+    spark.sql(
+        f"CREATE TABLE delta.`{place(root, COUNTS)}` (parity STRING, count BIGINT, newest BIGINT) "
+        f"USING delta TBLPROPERTIES ({listed})"
+    )
+    enlist(root, COUNTS)
+
+
+def count(tx: Transaction, frame: DataFrame, batch_id: int) -> None:
+    """Rows into a topic and a table, and their number into what was counted before."""
+    rows = frame.selectExpr(*ROWS)
+    tx.write(pipeline.split(frame))
+    tx.append(NUMBERS, rows)
+    counted = rows.groupBy("parity").agg({"id": "max", "*": "count"})
+    tx.sql(COUNT, counted=counted.toDF("parity", "newest", "count"))
+
+
+def check_counts(spark: SparkSession, root: Path, count: int) -> None:
+    """Topics, offsets, rows and counts have the numbers below `count`, an even one, once."""
+    pipeline.check(root, count)
+    assert ids(spark, root) == list(range(count))
+    found = spark.sql(f"SELECT * FROM delta.`{place(root, COUNTS)}` ORDER BY parity").collect()
+    half = count // 2
+    assert [tuple(row) for row in found] == [("even", half, count - 2), ("odd", half, count - 1)]
 
 
 def start(

@@ -189,7 +189,6 @@ REFUSED: dict[str, tuple[Callable[[Transaction, DataFrame], object], str]] = {
         lambda tx, f: (tx.append(NEWEST, f.selectExpr("1L id")), tx.overwrite(NEWEST, f)),
         "writes to table 'silver.newest' already",
     ),
-    "delete": (lambda tx, f: tx.sql("DELETE FROM {silver.numbers}"), "one INSERT INTO"),
     "replace": (
         lambda tx, f: tx.sql(
             "INSERT INTO {silver.numbers} REPLACE WHERE id > 0 SELECT 1L id, 'x' parity, 2L, 'y'"
