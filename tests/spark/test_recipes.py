@@ -108,6 +108,12 @@ def test_recipes_run_and_do_what_they_say(spark: SparkSession, tmp_path: Path) -
     assert loaded(root, "orders.paid")[0]["id"] == 4
     counts = {m.key().decode(): m.value().decode() for m in records(root, "counts")}
     assert counts == {"c0": "4", "c1": "4", "c2": "3"}
+    totals = spark.read.format("delta").load(f"{root}-totals").collect()
+    assert {row.customer: (str(row.orders), row.amount) for row in totals} == {
+        name: (counts[name], sum(30.0 * n for n in range(11) if n % 3 == int(name[1])))
+        for name in counts
+    }
+    assert len(records(root, "orders.added")) == 11
     assert values(root, "regulars") == ["c0", "c1", "c2"]
     (dead,) = records(root, "orders.dead")
     assert dead.value() == BAD

@@ -7,10 +7,10 @@ feature of Delta that `features` knows. A value of another type is refused when 
 from __future__ import annotations
 
 import struct
-import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -25,7 +25,8 @@ _LINES_FREE = 1_000
 _LINE_BYTES_MIN = 8
 _BASE85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _DIGITS = {digit: value for value, digit in enumerate(_BASE85)}
-_UUID_CHARS = 20
+_UUID_CHARS, _UUID_BYTES = 20, 16
+_UUID_PARTS = (0, 8, 12, 16, 20, 32)
 
 
 class _Action(
@@ -98,9 +99,13 @@ class DeletionVector(_Action, frozen=True):
         text = self.path_or_inline_dv
         folder, encoded = text[:-_UUID_CHARS], text[-_UUID_CHARS:]
         try:
-            name = f"deletion_vector_{uuid.UUID(bytes=base85(encoded))}.bin"
+            spelled = base85(encoded).hex()
         except ValueError:
             return ""
+        if len(spelled) != 2 * _UUID_BYTES:
+            return ""
+        uuid = "-".join(spelled[a:b] for a, b in pairwise(_UUID_PARTS))
+        name = f"deletion_vector_{uuid}.bin"
         return f"{folder}/{name}" if folder else name
 
 
