@@ -160,10 +160,10 @@ class Transaction:
     ) -> None:
         """Change rows of an enlisted table by what they are: one MERGE, UPDATE or DELETE.
 
-        `function` gets the path of a table that has the rows of now, and changes that: as with
-        `DeltaTable.forPath(spark, path).merge(...)`. With `partitions`, as in `overwrite`, it has
-        only theirs; then only changes of others in these partitions are in conflict with it.
-        One table of a transaction. Raises as `append`, and InvalidTxnStateError for another one.
+        `function` gets the path of a Delta table that has the rows of now, and changes that. With
+        `partitions`, as in `overwrite`, it has only theirs; then only changes of others in these
+        partitions are in conflict with it. One table of a transaction. Raises as `append`, and
+        InvalidTxnStateError for another one.
         When it is committed, TableConflictError: others have changed what was read; the function
         of the micro-batch is then called again, up to four times in all.
         """

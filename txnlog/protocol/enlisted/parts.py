@@ -55,7 +55,7 @@ _LEAVES_TABLE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:|/|(?:.*/)?\.\.(?:/|\Z)", r
 class Operation(msgspec.Struct, frozen=True):
     """What an engine says of its change, for the history of the table."""
 
-    name: str
+    operation: str
     parameters: dict[str, Any] = {}
     metrics: dict[str, Any] = {}
     tags: dict[str, Any] | None = None
@@ -76,9 +76,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     definition: Definition
     adds: tuple[AddFile, ...]
     former: tuple[str, ...] = ()
-    operation: Operation | None = None
+    change: Operation | None = None
     removes: tuple[LiveFile, ...] = ()
-    changes: tuple[ChangesFile, ...] = ()
+    cdc: tuple[ChangesFile, ...] = ()
 
     def has(self, values: Partition, fields: Mapping[str, Field]) -> bool:
         """Whether a file of these partition values is in `partitions`."""
@@ -96,7 +96,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     def file_names(self) -> frozenset[str]:
         """Names of all files by which a table may have the part."""
         staged = file_names(*self.adds) - file_names(*self.removes)
-        changes = {file_name(file.path) for file in self.changes}
+        changes = {file_name(file.path) for file in self.cdc}
         return frozenset((*staged, *changes, *self.former))
 
     @property
@@ -206,7 +206,7 @@ class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     partitions: tuple[Partition, ...] | None
     read_version: Natural
     former: tuple[str, ...] = ()
-    operation: Operation | None = None
+    change: Operation | None = None
 
 
 class _Line(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -225,7 +225,7 @@ _LINES = msgspec.json.Decoder(_Line)
 def encode_part(part: Part) -> bytes:
     """The part file: a line about the part, the table's definition, the files."""
     definition = part.definition
-    head = _Head(1, part.mode, part.partitions, part.read_version, part.former, part.operation)
+    head = _Head(1, part.mode, part.partitions, part.read_version, part.former, part.change)
     lines: list[dict[str, object]] = [
         {"txnlogPart": head},
         {"protocol": definition.protocol},
@@ -237,7 +237,7 @@ def encode_part(part: Part) -> bytes:
     ]
     lines += [{"add": add} for add in part.adds]
     lines += [{"remove": file} for file in part.removes]
-    lines += [{"cdc": file} for file in part.changes]
+    lines += [{"cdc": file} for file in part.cdc]
     return msgspec.json.Encoder().encode_lines(lines)
 
 
@@ -270,9 +270,9 @@ def _part(lines: Sequence[_Line]) -> Part:
         ),
         adds=tuple(line.add for line in lines if line.add is not None),
         former=heads[0].former,
-        operation=heads[0].operation,
+        change=heads[0].change,
         removes=tuple(line.remove for line in lines if line.remove is not None),
-        changes=tuple(line.cdc for line in lines if line.cdc is not None),
+        cdc=tuple(line.cdc for line in lines if line.cdc is not None),
     )
     check_part(part)
     return part
@@ -285,15 +285,15 @@ def is_outside(path: str) -> bool:
 
 def check_part(part: Part) -> None:
     """Raise ValueError, msgspec.MsgspecError for a part that could not be published."""
-    if (part.mode == "merge") != (part.operation is not None):
-        raise ValueError(f"its mode is {part.mode}, its operation {part.operation}")
+    if (part.mode == "merge") != (part.change is not None):
+        raise ValueError(f"its mode is {part.mode}, its operation {part.change}")
     fields = partition_fields(part.definition)
     for partition in part.partitions or ():
         if unknown := partition.keys() - fields.keys():
             raise ValueError(f"{sorted(unknown)} are no partition columns")
     for add in part.adds:
         num_records(add)
-    files: list[LiveFile | ChangesFile] = [*part.adds, *part.removes, *part.changes]
+    files: list[LiveFile | ChangesFile] = [*part.adds, *part.removes, *part.cdc]
     for file in files:
         if is_outside(unquote(file.path)):
             raise ValueError(f"the path {file.path!r} is not below the table")
@@ -328,11 +328,11 @@ def publication(
         for file in _removes(part, state)
     ]
     columns = definition.metadata.partition_columns
-    done = part.operation or _write(part, columns, len(removes), tracks_rows=tracks_rows)
+    done = part.change or _write(part, columns, len(removes), tracks_rows=tracks_rows)
     info = PublicationInfo(
         in_commit_timestamp=_in_commit_ms(state, now_ms),
         timestamp=now_ms,
-        operation=done.name,
+        operation=done.operation,
         operation_parameters=done.parameters,
         operation_metrics=done.metrics,
         # The application may have read the table: UPDATEs of others are not ordered around it.
@@ -344,7 +344,7 @@ def publication(
         tags=done.tags,
     )
     txn = Txn(app_id=decided.app_id, version=decided.epoch, last_updated=now_ms)
-    files: list[Action] = [*removes, *part.changes]
+    files: list[Action] = [*removes, *part.cdc]
     if not tracks_rows:
         return [info, txn, *files, *part.adds]
     adds, next_id = [], _highest_row_id(state) + 1
@@ -362,18 +362,18 @@ def publication(
 
 def _write(part: Part, columns: Sequence[str], num_removed: int, *, tracks_rows: bool) -> Operation:
     return Operation(
-        "WRITE",
-        {
+        operation="WRITE",
+        parameters={
             "mode": "Append" if part.mode == "append" else "Overwrite",
             "partitionBy": msgspec.json.encode(columns).decode(),
         },
-        {
+        metrics={
             "numFiles": str(len(part.adds)),
             "numOutputRows": str(part.num_records),
             "numOutputBytes": str(part.size_bytes),
             "numRemovedFiles": str(num_removed),
         },
-        {"delta.rowTracking.preserved": "true"} if tracks_rows else None,
+        tags={"delta.rowTracking.preserved": "true"} if tracks_rows else None,
     )
 
 

@@ -210,11 +210,11 @@ def adopted_change(
         [_changed(add, removes.get(_spelled(add.path)), folder) for add in adds],
         mode="merge",
         partitions=partitions,
-        operation=Operation(
+        change=Operation(
             info.operation, info.operation_parameters, info.operation_metrics, info.tags
         ),
         removes=tuple(removes.values()),
-        changes=tuple(
+        cdc=tuple(
             replace(line.cdc, path=f"{folder}/{line.cdc.path}")
             for line in lines
             if line.cdc is not None
