@@ -157,7 +157,7 @@ FOREIGN: dict[str, tuple[Callable[[Table], object], str | None, str | None]] = {
 
 @pytest.mark.parametrize("features", ["plain", "all"])
 def test_change_after_those_of_others(spark: SparkSession, tmp_path: Path, features: str) -> None:
-    """Never overwrites one of them: it is in conflict, or both are there."""
+    """Never overwrites one of them: it is in conflict, or both are there (R78)."""
     for number, (name, (other, whole, monday)) in enumerate(FOREIGN.items()):
         for partitions, why in ((None, whole), (MONDAY, monday)):
             table = create(spark, tmp_path / f"{number}-{partitions is None}", features)

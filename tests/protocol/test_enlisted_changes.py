@@ -399,7 +399,7 @@ CONFLICTS: dict[str, tuple[bytes, str | None, str | None, str | None]] = {
 
 @pytest.mark.parametrize("name", CONFLICTS)
 def test_commits_since_the_read_are_in_conflict(name: str) -> None:
-    """By the rules of Delta's ConflictChecker, but for compaction of what was only read."""
+    """By the rules of Delta's ConflictChecker, but for compaction of what was only read (R78)."""
     other_commit, *wanted = CONFLICTS[name]
     for partitions, isolation, why in (
         (None, "Serializable", wanted[0]),
