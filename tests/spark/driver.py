@@ -41,6 +41,8 @@ def outcome(spark: SparkSession, command: dict[str, Any]) -> str | None:
         "transactional": tables_pipeline.start,
         "make tables": tables_pipeline.create,
         "check tables": tables_pipeline.check,
+        "make counts": tables_pipeline.create_counts,
+        "check counts": tables_pipeline.check_counts,
         "merging": partial(tables_pipeline.start, function=tables_pipeline.count),
         "write": write,
         "count": count_by_sql,

@@ -75,7 +75,7 @@ WHEN NOT MATCHED THEN INSERT (parity, count, newest) VALUES (c.parity, c.count, 
 """
 
 
-def create_counts(spark: SparkSession, root: Path) -> None:
+def create_counts(spark: SparkSession, root: str | Path) -> None:
     """Make and enlist the table of counts."""
     listed = ", ".join(f"'{name}' = '{value}'" for name, value in PROPERTIES.items())
     spark.sql(
@@ -94,7 +94,7 @@ def count(tx: Transaction, frame: DataFrame, batch_id: int) -> None:
     tx.sql(COUNT, counted=counted.toDF("parity", "newest", "count"))
 
 
-def check_counts(spark: SparkSession, root: Path, count: int) -> None:
+def check_counts(spark: SparkSession, root: str | Path, count: int) -> None:
     """Topics, offsets, rows and counts have the numbers below `count`, an even one, once."""
     pipeline.check(root, count)
     assert ids(spark, root) == list(range(count))
@@ -124,7 +124,7 @@ def start(
     return writer.option("checkpointLocation", str(checkpoint)).start()
 
 
-def ids(spark: SparkSession, root: Path, table: str = NUMBERS) -> Sequence[int]:
+def ids(spark: SparkSession, root: str | Path, table: str = NUMBERS) -> Sequence[int]:
     """What is in a table, for Spark's own reader."""
     rows = spark.sql(f"SELECT id FROM delta.`{place(root, table)}`").collect()
     return sorted(row.id for row in rows)

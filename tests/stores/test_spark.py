@@ -69,8 +69,8 @@ def check_pipeline(
     root = place.url
     pipeline.feed(root, range(3 * BATCH))
     dying = start()
-    if command == "transactional":
-        assert dying.run("make tables", root) is None
+    for needed in {"transactional": ["tables"], "merging": ["tables", "counts"]}.get(command, []):
+        assert dying.run(f"make {needed}", root) is None
     dying.failpoint.set(dies_at)
     dying.run_to_death(command, root, checkpoint=checkpoints[0], batch_records=BATCH)
     driver = start()
@@ -141,6 +141,15 @@ def test_topics_and_delta_tables_on_s3a(on_s3a: OnS3A) -> None:
         place, start, checkpoints, forget=forget, command="transactional", dies_at="table.after@3"
     )
     assert driver.run("check tables", place.url, count=5 * BATCH) is None
+
+
+def test_merges_on_s3a(on_s3a: OnS3A) -> None:
+    """Files of a table are named as Hadoop has them in its clone, and by their paths in its log."""
+    place, start, checkpoints, forget = on_s3a
+    driver = check_pipeline(
+        place, start, checkpoints, forget=forget, command="merging", dies_at="change.after@2"
+    )
+    assert driver.run("check counts", place.url, count=5 * BATCH) is None
 
 
 def test_topic_to_topic_amid_faults_publishes_once(
