@@ -189,8 +189,10 @@ def refuse_former(row: TransactionMetadata, run_id: str) -> None:
 
 
 def refuse_prepared(row: TransactionMetadata) -> None:
-    """Raises ConcurrentTransactionsError if a decided transaction must be finished first."""
-    if row.state.is_prepared:
+    """Raises ConcurrentTransactionsError if a decided transaction must be finished first, or one
+    that a table decides.
+    """
+    if row.is_ending:
         raise ConcurrentTransactionsError(
             f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} is "
             f"{row.state.name} and must be finished first; try again.",

@@ -142,19 +142,6 @@ def merge_tickets(
     return tuple(merged[group_id] for group_id in sorted(merged))
 
 
-class Manifest(JsonObject, frozen=True, kw_only=True):
-    """What a decided transaction publishes: staged batches, and offsets of groups with tickets.
-
-    `app` goes into each topic with the batches; `tables` are parts of Delta tables of others.
-    """
-
-    batches: tuple[StagedBatch, ...] = ()
-    prepared_by_client: bool = False
-    app: AppTransaction | None = None
-    tickets: tuple[GroupTicket, ...] = ()
-    tables: tuple[StagedTable, ...] = ()
-
-
 class LastBatch(JsonObject, frozen=True, kw_only=True):
     """The newest micro-batch a streaming query committed.
 
@@ -164,6 +151,26 @@ class LastBatch(JsonObject, frozen=True, kw_only=True):
     batch_id: Int64
     digest: str = ""
     topics: tuple[str, ...] = ()
+
+
+class Manifest(JsonObject, frozen=True, kw_only=True):
+    """What a decided transaction publishes: staged batches, and offsets of groups with tickets.
+
+    `app` goes into each topic with the batches; `tables` are parts of Delta tables of others. While
+    one of them is to decide, `last_batch` is what the decision will record.
+    """
+
+    batches: tuple[StagedBatch, ...] = ()
+    prepared_by_client: bool = False
+    app: AppTransaction | None = None
+    tickets: tuple[GroupTicket, ...] = ()
+    tables: tuple[StagedTable, ...] = ()
+    last_batch: LastBatch | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for more than one table that decides, or one that a client waits for."""
+        if sum(table.mode == "merge" for table in self.tables) > (not self.prepared_by_client):
+            raise ValueError("rows of one table only can be changed by what they are")
 
 
 class Fenced(JsonObject, frozen=True, kw_only=True):
@@ -250,6 +257,17 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     def transaction(self) -> ProducerIdAndEpoch:
         """The name of the transaction that is open, prepared, or was last ended."""
         return ProducerIdAndEpoch(self.producer_id, self.txn_epoch)
+
+    @property
+    def decider(self) -> StagedTable | None:
+        """The table whose next commit decides the transaction, until the row says how (R77)."""
+        is_asked = self.state is TransactionState.ONGOING
+        return next((one for one in self.pending.tables if one.mode == "merge" and is_asked), None)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether any process carries its end out: it is decided, or a table is to decide it."""
+        return self.state.is_prepared or self.decider is not None
 
     @property
     def moves(self) -> tuple[GroupTicket, ...]:

@@ -7,6 +7,7 @@ run is added to `former_runs`, and neither it nor a new worker of it can decide 
 from __future__ import annotations
 
 from txnlog.errors import InvalidTxnStateError
+from txnlog.protocol.fencing import refuse_prepared
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import Done, Transition, prepare_fence
@@ -36,7 +37,8 @@ def prepare_abort_open(
 ) -> Transition | Done:
     """Abort the Ongoing transaction of this epoch and fence its owner; Done if aborted already.
 
-    Raises InvalidTxnStateError when it is decided as a commit, or has ended.
+    Raises InvalidTxnStateError when it is decided as a commit, or has ended, and
+    ConcurrentTransactionsError for one that a table decides.
     """
     if row is None or row.producer_id != producer_id or row.txn_epoch != txn_epoch:
         raise _not_abortable("has ended", row)
@@ -44,6 +46,7 @@ def prepare_abort_open(
         raise _not_abortable("has been decided as a commit", row)
     if row.state is not TransactionState.ONGOING:
         return Done(row)
+    refuse_prepared(row)
     return prepare_fence(row, above_epoch=row.producer_epoch, by=by, reason=reason, now_ms=now_ms)
 
 

@@ -168,7 +168,8 @@ def prepare_floor(
     """Refuse the holder's ticket, and all before it, from now on; then finish what the row says.
 
     It is written in whatever state the row is, since what is decided next depends on it. An Ongoing
-    transaction with offsets of these partitions (None: of any) is aborted by the same write. Raises
+    transaction with offsets of these partitions (None: of any) is aborted by the same write, but
+    for one that a table decides. Raises
     UnstableOffsetCommitError if its client has prepared it: only the client may end that one.
     """
     if row is None or row.producer_id != holder.producer_id:
@@ -180,7 +181,8 @@ def prepare_floor(
     ]
     is_met = any(partitions is None or overlap(one.offsets, partitions) for one in carried)
     is_held = row.pending.prepared_by_client and carried
-    if row.state is TransactionState.ONGOING and (is_met or is_held):
+    is_open = row.state is TransactionState.ONGOING and row.decider is None
+    if is_open and (is_met or is_held):
         if row.pending.prepared_by_client:
             raise UnstableOffsetCommitError(
                 f"Group {group_id!r} has offsets in a transaction that the client of "
@@ -195,7 +197,7 @@ def prepare_floor(
         return Done(row)
     owner = replace(row.owner, floors={**row.owner.floors, group_id: floor})
     # That of a prepared row is the time of its decision.
-    updated_ms = row.updated_ms if row.state.is_prepared else now_ms
+    updated_ms = row.updated_ms if row.is_ending else now_ms
     raised = replace(row, owner=owner, updated_ms=updated_ms)
     return Transition(operation="RAISE FLOOR", previous=row, next=raised)
 

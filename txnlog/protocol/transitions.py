@@ -133,7 +133,7 @@ def prepare_init(
     undecided = row.txn_epoch + (row.state is not TransactionState.ONGOING)
     check_markers(transactional_id, (row.producer_id, undecided), markers)
     new_owner = taken_over(row.owner, owner, now_ms=now_ms, reason=TAKEN_OVER)
-    if row.state.is_prepared:
+    if row.is_ending:
         return _beside_decision(row, owner=new_owner, timeout_ms=timeout_ms)
     operation, state = "INIT PRODUCER ID", TransactionState.EMPTY
     if kept:
@@ -213,12 +213,16 @@ def prepare_end(
     deferred abort needs no write. `last_batch` of a streaming query is recorded in the same write.
     `txn_epoch` is given if it is not the holder's, for a transaction prepared by a former owner.
     `follows` is the holder's transaction before, whose markers it has seen land: its COMPLETE and
-    this decision are one write. `markers` are of all tables that a commit will write. Raises as
+    this decision are one write. `markers` are of all tables that a commit will write. Where a table
+    decides, the row becomes Ongoing with the manifest: see `prepare_decided`. Raises as
     `check_holder` and `check_markers`; InvalidTxnStateError for the opposite or for other batches.
     """
     ending = holder.producer_epoch if txn_epoch is None else txn_epoch
     if row is not None and row.transaction == (holder.producer_id, ending):
         if row.state in (result.prepared, result.complete):
+            check_manifest(row, manifest)
+            return Done(row)
+        if row.decider is not None and result is TransactionResult.COMMIT:
             check_manifest(row, manifest)
             return Done(row)
         if row.state not in (TransactionState.ONGOING, TransactionState.EMPTY):
@@ -241,10 +245,14 @@ def prepare_end(
     if result is TransactionResult.COMMIT:
         check_tickets(row, () if row.pending.prepared_by_client else pending.tickets)
         check_markers(row.transactional_id, (row.producer_id, ending), markers)
+    operation, state = result.prepared.name, result.prepared
+    if any(table.mode == "merge" for table in pending.tables):
+        operation, state = "ADD PARTITIONS TO TXN", TransactionState.ONGOING
+        pending, last_batch = replace(pending, last_batch=last_batch), None
     decided = _transition(
         row,
-        result.prepared.name,
-        result.prepared,
+        operation,
+        state,
         now_ms,
         txn_epoch=ending,
         pending=pending,
@@ -253,6 +261,30 @@ def prepare_end(
         started_ms=row.started_ms if ongoing else now_ms,
     )
     return replace(decided, previous=found)
+
+
+def prepare_decided(
+    row: TransactionMetadata | None,
+    *,
+    transaction: ProducerIdAndEpoch,
+    result: TransactionResult,
+    now_ms: int,
+) -> Transition | Done:
+    """PREPARE_* of a transaction that a table has decided, by its change or by a fence (R77).
+
+    Any process may write it: the table's log, where one of the two was put, lets all find the same.
+    Done: another process has.
+    """
+    if row is None or row.decider is None or row.transaction != transaction:
+        return Done(row)
+    pending, owner = replace(row.pending, last_batch=None), row.owner
+    if result is TransactionResult.ABORT:
+        pending = Manifest()
+    elif row.pending.last_batch is not None:
+        owner = replace(owner, last_batch=row.pending.last_batch)
+    return _transition(
+        row, result.prepared.name, result.prepared, now_ms, pending=pending, owner=owner
+    )
 
 
 def _after(
@@ -359,11 +391,12 @@ def prepare_time_out(
 ) -> Transition | Done:
     """Time out an Ongoing transaction: new epoch and PREPARE_ABORT in one write (R32).
 
-    Two-phase transactions prepared by their client, and decided ones, do not change.
+    Two-phase transactions prepared by their client do not change, nor those that are decided, or
+    that a table decides.
     """
     if row is None or row.state is not TransactionState.ONGOING or row.transaction != transaction:
         return Done(row)
-    if row.pending.prepared_by_client:
+    if row.pending.prepared_by_client or row.is_ending:
         return Done(row)
     reason = f"{TIMED_OUT} (transaction.timeout.ms={row.timeout_ms})"
     return prepare_abort_ongoing(row, by=by, reason=reason, now_ms=now_ms, operation="TIME OUT")
@@ -412,7 +445,7 @@ def prepare_fence(
         state = TransactionState.PREPARE_ABORT
     fence = (
         _beside_decision(row, owner=owner)
-        if row.state.is_prepared
+        if row.is_ending
         else _transition(row, "FENCE", state, now_ms, owner=owner, bump=True)
     )
     return replace(fence, previous=found)
@@ -449,6 +482,8 @@ def _transition(
 
 
 def _beside_decision(row: TransactionMetadata, **changes: object) -> Transition:
-    """A new owner and epoch; the decided transaction keeps its name, manifest, state and time."""
+    """A new owner and epoch; what is decided, or a table decides, keeps its name, manifest, state
+    and time.
+    """
     raised = replace(row, producer_epoch=row.producer_epoch + 1, **changes)
     return Transition(operation="FENCE", previous=row, next=raised)
