@@ -164,7 +164,7 @@ def begin_batch(
     if row is None or not is_next:
         # A decided transaction is finished first, whichever run decided it. A committed batch is
         # skipped without a takeover: else a driver that resumes late would fence its successor.
-        if row is not None and row.state.is_prepared:
+        if row is not None and row.is_ending:
             with phases.measure("own"):
                 # The topics may have changed meanwhile.
                 row, read = finish(cluster, row) or row, None

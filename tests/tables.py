@@ -10,11 +10,13 @@ from typing import Any
 import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 from obstore.store import MemoryStore
 
 from txnlog.cluster import Cluster
 from txnlog.coordinator.tables import TableChange
 from txnlog.producing.table_writes import TableWrites
+from txnlog.protocol.enlisted.parts import Operation
 from txnlog.protocol.enlisted.registry import EnlistedTable
 from txnlog.testing.faults import SharedMemory
 
@@ -143,3 +145,18 @@ def overwritten(cluster: Cluster, *ids: int, name: str = NAME) -> tuple[TableCha
     writes = TableWrites(cluster)
     writes.overwrite(name, rows(*ids), [{"day": "1"}])
     return writes.changes()
+
+
+def changed(cluster: Cluster, *ids: int, name: str = NAME) -> tuple[TableChange, ...]:
+    """The change that replaces all files of a table, as of now, by one with these rows."""
+    [added] = appended(cluster, *ids, name=name)
+    log = cluster.open_table(added.url)
+    log.refresh_files()
+    part = replace(
+        added.part,
+        mode="merge",
+        read_version=log.state.version,
+        removes=tuple((log.state.files or {}).values()),
+        operation=Operation("MERGE"),
+    )
+    return (TableChange(name=name, url=added.url, part=part, staged_ms=cluster.store.now_ms()),)

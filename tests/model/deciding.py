@@ -2,9 +2,10 @@
 
 F's own log decides, on the decisions of the project for the row: O asks for the end (the row is
 Ongoing, with its manifest), and whoever meets that row does the same. It reads F; puts the change
-at the next version if nothing since the version that was read conflicts, else a fence; looks whether
-the version before is there; writes PREPARE_* as F says; publishes; completes. N takes the id over,
-H is a sweeper, or raises a floor; by its rules more is a conflict, as by those of another txnlog. A process that takes no more steps has crashed. F's log:
+at the next version if nothing since the version that was read conflicts, else a fence; looks
+whether the version before is there; writes PREPARE_* as F says; publishes; completes. N takes the
+id over. H is a sweeper, or raises a floor; by its rules more is a conflict, as by those of another
+version of txnlog. A process that takes no more steps has crashed. F's log:
 
     W  a foreign change of what was read    A  one of something else    C  the change    X  a fence
     D  a later transaction of the id, which appends to F
@@ -289,9 +290,9 @@ class Deciding:
             yield "foreign clean-up of the log", state._replace(cleaned=len(log))
         # A row is read again after half an hour, F keeps its txns for 7 days.
         are_young = all(one.does in ("ask", "off", "end") for one in state.processes)
-        if "F" in self.foreign and state.forgot < len(log):
-            if are_young or OLD_ROW in self.broken:
-                yield "F forgets fences", state._replace(forgot=len(log))
+        is_trusted = are_young or OLD_ROW in self.broken
+        if "F" in self.foreign and state.forgot < len(log) and is_trusted:
+            yield "F forgets fences", state._replace(forgot=len(log))
         row = self._row(state)
         if row.state.is_idle and row.txn_epoch == 0 and not state.made and "D" not in log:
             later = replace(row, txn_epoch=row.producer_epoch, pending=Manifest())
@@ -309,7 +310,7 @@ class Deciding:
         is_ours = row.txn_epoch == 0
         if is_ours and row.state in _ABORTED and "C" in after.log:
             return "aborted, and in the table"
-        if (is_ours and row.state in _COMMITTED or after.topic) and not after.was_in:
+        if ((is_ours and row.state in _COMMITTED) or after.topic) and not after.was_in:
             return "committed, and not in the table"
         if is_ours and row.state in (S.COMPLETE_COMMIT, S.COMPLETE_ABORT):
             is_commit = row.state is S.COMPLETE_COMMIT
@@ -317,9 +318,9 @@ class Deciding:
                 return "the batch is not what the row says"
             if is_commit and not after.topic:
                 return "in the table, not in the topic"
-        if before.told != after.told and is_ours and row.state in (*_COMMITTED, *_ABORTED):
-            if (after.told == "committed") != (row.state in _COMMITTED):
-                return "O was told the opposite"
+        is_told = before.told != after.told and row.state in (*_COMMITTED, *_ABORTED)
+        if is_told and is_ours and (after.told == "committed") != (row.state in _COMMITTED):
+            return "O was told the opposite"
         return None
 
     def stuck(self, state: State) -> str | None:

@@ -6,7 +6,8 @@ segment without their names, and key compaction, which removes the records that 
 and leaves the newer ones' batches as they are. A table's log, with a capital letter, has
 publications, and commits of other writers: a checkpoint, before which a reader that reads the log
 for the first time sees only the newest publication of each producer; a change under which nothing
-can be published, and its end. A shard has decisions, rewritten decided rows (a
+can be published, and its end. Where a table decides, the shard is asked before, and the decision, or
+the refusal, follows the publication there. A shard has decisions, rewritten decided rows (a
 floor was raised), and completions; a completion may also be part of the id's next decision.
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -34,6 +35,7 @@ from txnlog.protocol.snapshots import (
     drawn_in,
     is_past,
     is_taken_over,
+    maybe_decided,
     offsets_of,
     table_version,
     unpublished,
@@ -66,6 +68,8 @@ DRAWN_UNMOVED = "the offsets of what is shown, too, are not"
 UNKNOWN = "a publication that is left out is ignored if its version is not known"
 TABLE_UNHELPED = "parts of tables are not published"
 TABLE_OLD = "a table is shown as it was before the first publication since the reader began"
+ASKED_IGNORED = "what a table is to decide counts as undecided"
+ASKED_OLD = "what a table was to decide before is left out, too"
 BLOCKED_SHOWN = "a table that does not take a part is shown without it"
 
 COMPACT, CLEAN = "compact", "clean"
@@ -80,7 +84,8 @@ class Tx(NamedTuple):
 
     `cause` was read from its first topic, `after` has also moved its offsets. `over`: its records
     supersede those of another. With a `ticket` it moves its group in one partition. `is_rewritten`:
-    its decided row may be written again. Without topics it is a commit outside of transactions.
+    its decided row may be written again. `decides`: one of its tables does. Without topics it is a
+    commit outside of transactions.
     Capital letters among the topics are tables.
     """
 
@@ -94,6 +99,7 @@ class Tx(NamedTuple):
     ticket: int = 0
     partition: int = 0
     is_rewritten: bool = False
+    decides: str = ""
 
 
 class State(NamedTuple):
@@ -141,6 +147,15 @@ class Snapshots:
         self._broken = broken
         self._rows = {name: self._row(name) for name in world}
         self._names = {row.transaction: name for name, row in self._rows.items()}
+        self._others = {
+            f"{name} {what}": replace(self._rows[name], state=state)
+            for name, tx in world.items()
+            if tx.decides
+            for what, state in (
+                ("asked", TransactionState.ONGOING),
+                ("refused", TransactionState.PREPARE_ABORT),
+            )
+        }
         self._states: dict[tuple[str, tuple[str, ...]], TopicState] = {}
         self._has_offsets = any(tx.ticket for tx in world.values())
 
@@ -149,6 +164,9 @@ class Snapshots:
         plan = ["before", "s1", "heads", "publish", "s2", "end"]
         if self._has_offsets:
             plan[1:1] = ["groups"] if NO_S0 in self._broken else ["s0", "groups"]
+        if self._others and ASKED_OLD not in self._broken:
+            first = [] if self._has_offsets else ["s0"]
+            plan[1 : 1 + self._has_offsets] = [*plan[1 : 1 + self._has_offsets], *first, "settle"]
         if HEADS_FIRST in self._broken:
             plan = ["before", "heads", "s1", "publish", "s2", "end"]
         if KNOWN_LATE in self._broken:
@@ -188,7 +206,9 @@ class Snapshots:
                 yield f"{name} is committed", state._replace(moved=(*state.moved, name))
             return
         if name not in state.shards[tx.shard]:
-            if self._may_decide(state, tx):
+            if tx.decides:
+                yield from self._ask(state, name, tx)
+            elif self._may_decide(state, tx):
                 yield f"{name} is decided", _commit(state, tx.shard, name)
             return
         left = [topic for topic in tx.topics if name not in self._log(state, topic)]
@@ -203,6 +223,41 @@ class Snapshots:
             yield f"the offsets of {name} move", state._replace(moved=(*state.moved, name))
         elif not left:
             yield f"{name} is completed", _commit(state, tx.shard, f"{name} done")
+
+    def _ask(self, state: State, name: str, tx: Tx) -> Iterator[tuple[str, State]]:
+        shard = state.shards[tx.shard]
+        if name in self._log(state, tx.decides):
+            yield f"{name} is decided", _commit(state, tx.shard, name)
+        elif f"{name} asked" not in shard:
+            if self._may_decide(state, tx):
+                yield f"{name} is asked for", _commit(state, tx.shard, f"{name} asked")
+        elif f"{name} refused" not in shard:
+            yield f"{name} appears in {tx.decides}", self._publish(state, name, tx.decides)
+            yield f"{name} is refused", _commit(state, tx.shard, f"{name} refused")
+
+    def _settle(self, state: State, name: str) -> State:
+        """As any process: the table decides, then the row says so."""
+        tx = self._world[name]
+        shard = state.shards[tx.shard]
+        if name in shard or f"{name} refused" in shard:
+            return state
+        if name not in self._log(state, tx.decides):
+            state = self._publish(state, name, tx.decides)
+        return _commit(state, tx.shard, name)
+
+    def _asked(self, state: State, read: tuple[int, ...]) -> list[TransactionMetadata]:
+        return [
+            self._others[f"{name} asked"]
+            for name, tx in self._world.items()
+            if tx.decides
+            and self._newest(state.shards[tx.shard][: read[tx.shard]], name) == "asked"
+        ]
+
+    def _newest(self, log: tuple[str, ...], name: str) -> str:
+        """What a shard's newest row of the id says of a transaction."""
+        id_ = self._world[name].producer_id
+        of_id = [one for one in log if self._world[one.split()[0]].producer_id == id_]
+        return of_id[-1].removeprefix(f"{name} ") if of_id else ""
 
     def _may_decide(self, state: State, tx: Tx) -> bool:
         if tx.after:
@@ -248,6 +303,10 @@ class Snapshots:
             yield self._publish_pending(state, further)
         elif what == "end":
             yield self._end(state)
+        elif what == "settle":
+            for row in self._asked(state, state.s0):
+                further = self._settle(further, self._names[row.transaction])
+            yield "reader settles", further
         elif what == "s2" and NO_LAST in self._broken:
             yield "reader reads no more", further._replace(s2=state.s1)
         else:
@@ -304,17 +363,19 @@ class Snapshots:
     def _commits(
         self, state: State, since: tuple[int, ...], to: tuple[int, ...]
     ) -> list[TransactionMetadata]:
-        """The decided rows in the commits of the shards."""
+        """The rows in the commits of the shards, but for completions."""
+        rows = self._rows | self._others
         return [
-            self._rows[name]
+            rows[name]
             for log, low, high in zip(state.shards, since, to, strict=True)
             for name in (entry.removesuffix(" again") for entry in log[low:high])
-            if name in self._rows
+            if name in rows
         ]
 
     def _end(self, state: State) -> tuple[str, State]:
         shown_rows = decided(self._shown(state))
-        later = decided(self._commits(state, state.s1, state.s2))
+        rows = [*self._asked(state, state.s1), *self._commits(state, state.s1, state.s2)]
+        later = decided(rows) if ASKED_IGNORED in self._broken else maybe_decided(rows)
         if ROWS_ONLY in self._broken:
             later = decided(self._pending(state, state.s2))
         if REWRITTEN not in self._broken:
@@ -323,6 +384,11 @@ class Snapshots:
         if drawn:
             names = state.drawn | {self._names[row.transaction] for row in drawn}
             again = state._replace(phase=self.plan.index("heads"), heads=(), s2=(), drawn=names)
+            for row in (row for row in drawn if row.decider is not None):
+                name = self._names[row.transaction]
+                again = self._settle(again, name)
+                if name not in again.shards[self._world[name].shard]:
+                    again = again._replace(drawn=again.drawn - {name})
             return f"reader shows {', '.join(sorted(names))}, too", again
         is_after = is_taken_over(self._unmoved(state), later.values())
         if is_after and NO_TICKETS not in self._broken:
@@ -438,7 +504,8 @@ class Snapshots:
             return []
         s0 = state.s1 if NO_S0 in self._broken else state.s0
         drawn = [] if DRAWN_UNMOVED in self._broken else sorted(state.drawn)
-        found = [*self._pending(state, s0), *self._commits(state, s0, state.s1)]
+        since = decided(self._commits(state, s0, state.s1)).values()
+        found = [*self._pending(state, s0), *since]
         return found + [self._rows[name] for name in drawn]
 
     # -- values of the project ---------------------------------------------------------------------
@@ -465,7 +532,11 @@ class Snapshots:
                     for topic in tx.topics
                     if topic.islower()
                 ),
-                tables=tuple(_staged(topic) for topic in tx.topics if topic.isupper()),
+                tables=tuple(
+                    _staged(topic, "merge" if topic == tx.decides else "append")
+                    for topic in tx.topics
+                    if topic.isupper()
+                ),
                 tickets=(ticket,) if tx.ticket else (),
             ),
         )
@@ -569,7 +640,7 @@ def _is_blocked(log: tuple[str, ...]) -> bool:
     return CHANGE in log and UNDO not in log
 
 
-def _staged(name: str) -> StagedTable:
+def _staged(name: str, mode: Literal["append", "merge"]) -> StagedTable:
     return StagedTable(
         name=name,
         url=name,
@@ -577,6 +648,7 @@ def _staged(name: str) -> StagedTable:
         part="p",
         size_bytes=1,
         digest="",
+        mode=mode,
         num_files=1,
         num_records=1,
         staged_ms=0,

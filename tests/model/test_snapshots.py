@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.model.search import assert_breaks, assert_holds
+from tests.model.search import assert_breaks, assert_holds, search
 from tests.model.snapshots import (
+    ASKED_IGNORED,
+    ASKED_OLD,
     BLOCKED_SHOWN,
     BY_ID,
     CHANGE,
@@ -72,6 +74,13 @@ CAUSES_OF_TABLE = {"P": Tx(0, "aF", 0), "C": Tx(1, "bF", 1, cause="P", ticket=1)
 THREE = {**TWO_TABLES, "Z": Tx(2, "G", 2)}
 BOTH_LATE = {"X1": Tx(0, "F", 0), "X2": Tx(0, "aF", 0, epoch=1, after="X1")}
 
+DECIDED = {"X": Tx(0, "aF", 0, decides="F"), "Y": Tx(1, "aF", 1)}
+DECIDED_BOTH = {"X": Tx(0, "aF", 0, decides="F"), "Y": Tx(1, "bF", 1, decides="F")}
+DECIDED_OFFSETS = {
+    "X": Tx(0, "aF", 0, ticket=1, decides="F"),
+    "Y": Tx(1, "bF", 1, after="X", ticket=2),
+}
+
 
 @pytest.mark.parametrize(
     ("world", "removes", "states_min"),
@@ -123,6 +132,22 @@ def test_snapshot_shows_the_same_transactions_in_tables(
     assert is_drawn == (world is not BOTH_LATE)
 
 
+@pytest.mark.parametrize("world", [DECIDED, DECIDED_BOTH, DECIDED_OFFSETS])
+def test_snapshot_shows_of_what_a_table_decides_all_or_nothing(world: Mapping[str, Tx]) -> None:
+    """The table's log says so before the row does; or the table refuses it (R77)."""
+    result = assert_holds(Snapshots(world), states_min=30_000)
+    assert {"reader ends", "reader settles", "X is refused"} <= result.labels
+    assert "reader begins again" not in result.labels
+
+
+def test_snapshot_waits_for_what_a_table_was_to_decide_before() -> None:
+    """The table as it was before has no known version: a reader would begin again for as long as
+    nobody ends the transaction (R77).
+    """
+    model = Snapshots(DECIDED, broken=frozenset({ASKED_OLD}))
+    assert "reader gives up" in search(model).labels
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("world", "removes"),
@@ -168,6 +193,7 @@ def test_snapshot_shows_the_same_transactions_in_larger_worlds(
         (TABLE_UNHELPED, TABLES, (), "Y was decided before, and is missing"),
         (TABLE_OLD, TABLES, (), "Y was decided before, and is missing"),
         (BLOCKED_SHOWN, TABLES, (CHANGE,), "X is half visible"),
+        (ASKED_IGNORED, DECIDED, (), "X is half visible"),
     ],
 )
 def test_search_finds_what_each_rule_is_for(

@@ -246,7 +246,7 @@ def _carry_out(
                 finish(cluster, decided)
             cluster.store.back_off(attempt)
             continue
-        if moved is not None and moved.state.is_prepared:
+        if moved is not None and moved.is_ending:
             moved = finish(cluster, moved)
         return moved or row
     raise ConcurrentTransactionsError(
@@ -292,7 +292,7 @@ def abort_hanging(
         # This row may have decided the transaction as a commit.
         if unreadable.values.get("producer_id") in (None, str(spec.producer_id)):
             raise unreadable.error
-    if row is not None and row.state.is_prepared:
+    if row is not None and row.is_ending:
         row = finish(cluster, row)
     if row is not None and row.state is TransactionState.ONGOING and row.txn_epoch <= epoch:
         row = abort_transaction(cluster, row.transactional_id, by=by, reason=reason)

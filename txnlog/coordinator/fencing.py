@@ -92,7 +92,7 @@ def _is_left(
     """Whether it is decided, and its offsets have not been moved; one without offsets of the group
     is none of its readers' business.
     """
-    if row is None or not row.state.is_prepared:
+    if row is None or not row.is_ending:
         return False
     if root.offsets_log(group_id).view.markers.get(row.producer_id, -1) >= row.txn_epoch:
         return False

@@ -1,4 +1,5 @@
-"""Steps 2 to 4 of a decided transaction: any process may complete them.
+"""Steps 2 to 4 of a decided transaction: any process may complete them, and the decision of one
+that a table decides.
 
 Each log refuses a step that it already has, so concurrent or late helpers change nothing.
 """
@@ -24,19 +25,71 @@ from txnlog.protocol.metadata import GroupTicket, StagedBatch, TransactionMetada
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.tickets import prepare_carried_offsets
 from txnlog.protocol.topics import TopicCommit, TopicState
-from txnlog.protocol.transitions import prepare_complete
+from txnlog.protocol.transitions import Done, Transition, prepare_complete, prepare_decided
 from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.row_log import OffsetsLog, RowView
 from txnlog.storage.tables.topic_log import TopicLog
 
 
 def finish(root: Root, row: TransactionMetadata) -> TransactionMetadata | None:
-    """Steps 2 to 4 of a transaction that any process decided; returns the row afterwards."""
-    if not row.state.is_prepared:
+    """Steps 2 to 4 of a transaction that any process decided, or let a table decide; returns the
+    row afterwards.
+    """
+    if not row.is_ending:
         return row
     if not publish(root, row):
         return describe(root, row.transactional_id)
     return complete(root, row)
+
+
+def decide(
+    root: Root,
+    row: TransactionMetadata,
+    *,
+    reading: Reading | None = None,
+    parts: Mapping[str, Part] = {},
+) -> tuple[TransactionMetadata | None, str | None]:
+    """Let a table decide the transaction, by its change or by a fence, and write PREPARE_* (R77).
+
+    Returns the row afterwards, and why the table refused the change: "" if it did not, None if
+    another process has ended the transaction before this one read the table. `reading` and `parts`
+    as in `publish` and `publish_own`. Raises what reading and writing the table raise: it decides
+    when the next process asks.
+    """
+    table, clock = row.decider, root.store.clock
+    assert table is not None
+    while True:
+        if reading is None:
+            reading, now = Reading.begin(clock), describe(root, row.transactional_id, sure=True)
+            if now is None or now.decider is None or now.transaction != row.transaction:
+                return now, None
+        with TablePublications(root, row, parts) as tables:
+            why = tables.decide(table, reading)
+        moved = None if why is None else _write_decision(root, row, reading, why)
+        if moved is not None and why is not None:
+            return moved[0], why
+        reading = None
+
+
+def _write_decision(
+    root: Root, row: TransactionMetadata, reading: Reading, why: str
+) -> tuple[TransactionMetadata | None] | None:
+    """The row afterwards; None: not written, because the row was read too long ago."""
+    is_late = False
+
+    def prepare(now: TransactionMetadata | None) -> Transition | Done:
+        # The table may forget a fence some days after.
+        nonlocal is_late
+        is_late = not reading.is_young(root.store.clock, root.settings.trust_ms)
+        if is_late:
+            return Done(now)
+        result = TransactionResult.ABORT if why else TransactionResult.COMMIT
+        return prepare_decided(
+            now, transaction=row.transaction, result=result, now_ms=root.store.clock.now_ms()
+        )
+
+    moved = root.shard_for(row.transactional_id).transition(row.transactional_id, prepare)
+    return None if is_late else (moved,)
 
 
 def publish(root: Root, row: TransactionMetadata, *, reading: Reading | None = None) -> bool:
@@ -46,8 +99,14 @@ def publish(root: Root, row: TransactionMetadata, *, reading: Reading | None = N
     and readers stop at a header without its file. `reading` began before the row was read; without
     it the row is read again. A topic or table that cannot be written delays only its own marker or
     part: the others are written, then its error is raised, and the row stays decided for the next
-    process to finish (R37). False if another process has finished it.
+    process to finish (R37). False if another process has finished it. One that a table decides is
+    decided first.
     """
+    if row.decider is not None:
+        transaction, decided = row.transaction, decide(root, row, reading=reading)[0]
+        if decided is None or not decided.state.is_prepared or decided.transaction != transaction:
+            return False
+        row = decided
     looks = row.state is TransactionState.PREPARE_COMMIT
     return _publish(root, row, reading, Phases(), {}, looks=looks)
 
@@ -135,7 +194,7 @@ def _write_markers(
         f"topic {topic!r}": partial(_write_markers_of, root.topic_log(topic), row, ids, looks=looks)
         for topic, ids in sorted(_topics_of(row).items())
     }
-    for table in row.tables:
+    for table in (one for one in row.tables if one.mode != "merge"):
         left[f"table {table.name!r}"] = partial(tables.publish, table)
     is_row_old = False
 

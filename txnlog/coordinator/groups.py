@@ -187,7 +187,7 @@ class GroupCoordinator:
         markers = self._root.offsets_log(group_id).view.markers
         for holder, row in self._rows([one for one in holders if one not in but]):
             carried = [one for one in row.pending.tickets if one.group_id == group_id]
-            if row.state.is_prepared and carried:
+            if row.is_ending and carried:
                 if markers.get(row.producer_id, -1) >= row.txn_epoch:
                     continue
                 try:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.staged_files import check_ages
-from txnlog.coordinator.tables import check_files, decided_of, file_of, is_there
+from txnlog.coordinator.tables import check_files, decided_of, file_of
 from txnlog.errors import ConfigError, TableChangedError, TableDataError
 from txnlog.process.failpoint import reach
 from txnlog.protocol.enlisted.actions import AddFile
@@ -26,7 +26,7 @@ from txnlog.protocol.enlisted.schemas import schema_of
 from txnlog.protocol.metadata import StagedTable, TransactionMetadata
 from txnlog.protocol.transitions import Done, Transition, prepare_restage
 from txnlog.storage.tables.enlisted_files import stage
-from txnlog.storage.tables.enlisted_log import EnlistedLog
+from txnlog.storage.tables.enlisted_log import EnlistedLog, is_published
 from txnlog.storage.tables.enlisted_rows import read_staged
 
 
@@ -43,7 +43,7 @@ def restage(
     log.refresh()
     definition = log.state.definition
     is_replaced = definition.metadata.id != table.table_id
-    if not is_replaced and not is_there(log, decided_of(root, row, table)):
+    if not is_replaced and not is_published(log.state, decided_of(root, row, table)):
         part = log.read_part(file_of(table))
         if unpublishable(part, definition) is not None:
             check_files(log, part, row.transactional_id)

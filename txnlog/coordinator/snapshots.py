@@ -39,6 +39,7 @@ from txnlog.protocol.snapshots import (
     drawn_in,
     is_past,
     is_taken_over,
+    maybe_decided,
     offsets_of,
     table_version,
     unpublished,
@@ -94,26 +95,37 @@ def _try(root: Root, decisions: _Decisions, with_tables: bool) -> Snapshot | Non
     before = {name: log.log.version for name, log in root.opened_topics().items()}
     decisions.read()
     unmoved = decisions.pending()
+    asked = decisions.asked()
+    for row in asked:
+        # Else their tables would be shown as they were before. Where one cannot be read, nothing is
+        # decided, and it is missing.
+        caught(partial(publish, root, row), f"Publishing {row.transactional_id!r}")
     shards = root.known_offsets_shards()
     groups = [(dict(shard.view.rows), dict(shard.view.markers)) for shard in shards]
-    if shards:
+    if shards or asked:
         decisions.read()
     pending = decisions.pending()
     read = {shard.path: shard.log.version for shard in decisions.shards}
     read |= {shard.path: shard.log.version for shard in shards}
     unmoved |= decisions.take()
-    shown, later = dict(pending), dict[ProducerIdAndEpoch, TransactionMetadata]()
+    shown = dict(pending)
     for _ in range(TRIES_MAX):
         heads = _published(root, shown.values(), with_tables)
         decisions.read()
-        later |= {name: row for name, row in decisions.take().items() if name not in shown}
+        later = decisions.later(shown)
         states = [state for _, state in heads.tables.values()]
-        drawn = decided(drawn_in(states, root.cluster_id, later.values()))
+        drawn = drawn_in(states, root.cluster_id, later.values())
         if not drawn:
             break
-        shown |= drawn
-        unmoved |= drawn
-        later = {name: row for name, row in later.items() if name not in drawn}
+        asked = [row for row in drawn if row.decider is not None]
+        for row in asked:
+            publish(root, row)
+        if asked:
+            decisions.read()
+            later = decisions.later(shown)
+        now = decided(later[row.transaction] for row in drawn if row.transaction in later)
+        shown |= now
+        unmoved |= now
     else:
         return None
     carried = {ticket.group_id for row in unmoved.values() for ticket in row.moves}
@@ -220,9 +232,21 @@ class _Decisions:
                 self._rows.append(row)
 
     def take(self) -> dict[ProducerIdAndEpoch, TransactionMetadata]:
-        """What was decided since the last call."""
-        rows, self._rows = self._rows, []
+        """What was decided up to now; `later` is from now on."""
+        rows, self._rows = self._rows, self.asked()
         return decided(rows)
+
+    def later(
+        self, shown: Collection[ProducerIdAndEpoch]
+    ) -> dict[ProducerIdAndEpoch, TransactionMetadata]:
+        """What may have been decided since `take`, but for what is shown."""
+        found = maybe_decided(self._rows)
+        return {name: row for name, row in found.items() if name not in shown}
+
+    def asked(self) -> list[TransactionMetadata]:
+        """What tables are to decide now."""
+        rows = (row for shard in self.shards for row in shard.view.rows.values())
+        return [row for row in rows if row.decider is not None]
 
     def pending(self) -> dict[ProducerIdAndEpoch, TransactionMetadata]:
         """What is decided and not completed now. Raises CorruptLogError."""

@@ -87,9 +87,10 @@ class Sweeper:
     def sweep(self) -> int:
         """Check all shards and groups; returns the number of transactions and tickets settled.
 
-        A decided transaction is finished if an earlier sweep saw it, an Ongoing one is aborted
-        after its timeout, a group forgets the holder of a ticket that is refused for good. All
-        is tried before the errors are raised: a shard that cannot be read stops no other.
+        A transaction that is decided, or that a table decides, is finished if an earlier sweep saw
+        it, another Ongoing one is aborted after its timeout, a group forgets the holder of a ticket
+        that is refused for good. All is tried before the errors are raised: a shard that cannot be
+        read stops no other.
         """
         now_ms = self._root.store.clock.boot_ms()
         before = self._watch or Watch(now_ms)
@@ -127,18 +128,16 @@ class Sweeper:
 
     def _sweep_row(self, row: TransactionMetadata, seen: dict[Hashable, Watch]) -> int:
         is_open = row.state is TransactionState.ONGOING and not row.pending.prepared_by_client
-        if not row.state.is_prepared and not is_open:
+        if not row.is_ending and not is_open:
             return 0
         watched_ms = self._watched_ms(_key(row), seen)
         # Finishing early harms no one, so time asleep counts, too.
         age_ms = self._root.store.clock.boot_ms() - seen[_key(row)].observed_ms
-        is_due = (
-            age_ms >= self._interval_ms if row.state.is_prepared else (watched_ms >= row.timeout_ms)
-        )
+        is_due = age_ms >= self._interval_ms if row.is_ending else (watched_ms >= row.timeout_ms)
         if not is_due or self._back_offs.is_backing_off(_key(row)):
             return 0
         with self._back_offs.after_failure(_key(row)):
-            if row.state.is_prepared:
+            if row.is_ending:
                 finish(self._root, row)
             else:
                 time_out(self._root, row, by=self._name)

@@ -30,7 +30,15 @@ from txnlog.protocol.enlisted.parts import Decided, Part, app_id_of
 from txnlog.protocol.enlisted.registry import EnlistedTable, find_enlisted
 from txnlog.protocol.metadata import StagedTable, TransactionMetadata
 from txnlog.storage.delta.readings import Reading
-from txnlog.storage.tables.enlisted_log import EnlistedLog, PartFile, Published
+from txnlog.storage.tables.enlisted_log import (
+    AlreadyRefused,
+    EnlistedLog,
+    PartFile,
+    Publication,
+    Published,
+    TableReplaced,
+    is_published,
+)
 
 
 class TableChange:
@@ -76,7 +84,8 @@ def parts_of(changes: Sequence[TableChange]) -> dict[str, Part]:
 def ready_calls(root: Root, changes: Sequence[TableChange]) -> list[Callable[[], Any]]:
     """Calls to be made before the decision, in any order: part files, and checks of the tables.
 
-    They raise UnknownTableError, TableFeatureError, TableChangedError: then nothing is decided.
+    They raise UnknownTableError, TableFeatureError, TableChangedError, TableConflictError: then
+    nothing is decided.
     """
 
     def check(change: TableChange) -> None:
@@ -131,17 +140,37 @@ class TablePublications:
         Raises TableChangedError for a table that takes it no more, UnknownTableError for one that
         cannot be read: the transaction stays decided.
         """
+        made = self._publish(table, reading)
+        reach("table.after")
+        return made is not None
+
+    def decide(self, table: StagedTable, reading: Reading) -> str | None:
+        """Let the table decide, if it has not: why it refused, "" if it has the change.
+
+        None: the row was read too long ago. Raises StorageError: decide again.
+        """
+        made = self._publish(table, reading)
+        reach("decider.after")
+        self.prove()
+        if isinstance(made, TableReplaced):
+            return f"another table is there, its id is {made.table_id}"
+        if isinstance(made, (Published, AlreadyRefused)):
+            return made.refused
+        return None if made is None else ""
+
+    def _publish(self, table: StagedTable, reading: Reading) -> Publication | None:
         root, row = self._root, self._row
         log = root.table_log(table.url)
         decided = decided_of(root, row, table)
         part = self._parts.get(table.part)
         if part is None:
             log.refresh()
-            if log.state.definition.metadata.id != table.table_id:
+            table_id = log.state.definition.metadata.id
+            if table_id != table.table_id:
                 # Dropped, perhaps with the part file, and made again: settled.
-                return True
+                return TableReplaced(table_id)
             part = log.read_part(file_of(table))
-            if not is_there(log, decided):
+            if not is_published(log.state, decided):
                 check_files(log, part, row.transactional_id)
         is_young = partial(reading.is_young, root.store.clock, root.settings.trust_ms)
         self._unproved[table.url] = None
@@ -150,8 +179,7 @@ class TablePublications:
             self._unproved[table.url] = partial(log.prove, made, part, decided)
         else:
             del self._unproved[table.url]
-        reach("table.after")
-        return made is not None
+        return made
 
     @property
     def are_proved(self) -> bool:
@@ -208,7 +236,7 @@ def waits_for(root: Root, row: TransactionMetadata, table: StagedTable) -> str |
         log.refresh()
         definition = log.state.definition
         is_replaced = definition.metadata.id != table.table_id
-        if is_replaced or is_there(log, decided_of(root, row, table)):
+        if is_replaced or is_published(log.state, decided_of(root, row, table)):
             return None
         part = log.read_part(file_of(table))
         check_files(log, part, row.transactional_id)
@@ -231,7 +259,7 @@ def check_same(log: EnlistedLog, table: EnlistedTable) -> None:
 def republish(root: Root, transactional_id: str, decided: Decided, table: StagedTable) -> None:
     """Publish an append again that was lost after its transaction was completed.
 
-    Raises TableChangedError for an overwrite, which would replace what was written since;
+    Raises TableChangedError for others, which would replace what was written since;
     CorruptLogError, ObjectNotFoundError if its files are gone.
     """
     log = root.open_table(table.url)
@@ -239,7 +267,7 @@ def republish(root: Root, transactional_id: str, decided: Decided, table: Staged
     part = log.read_part(file_of(table))
     if part.mode != "append":
         raise TableChangedError(
-            f"{table.url}: what is lost is an overwrite of {transactional_id!r} with "
+            f"{table.url}: what is lost is no append: it is of {transactional_id!r}, with "
             f"{table.num_records} records; published again it would replace what was written "
             "since. Write it again in a new transaction, if it is still right.",
             url=table.url,
@@ -248,11 +276,6 @@ def republish(root: Root, transactional_id: str, decided: Decided, table: Staged
     made = log.publish(part, decided, is_still_decided=lambda: True)
     if isinstance(made, Published):
         _proved(table.url, partial(log.prove, made, part, decided))
-
-
-def is_there(log: EnlistedLog, decided: Decided) -> bool:
-    """Whether the table, as it was last read, has the part."""
-    return log.state.txns.get(decided.app_id, -1) >= decided.epoch
 
 
 def check_files(log: EnlistedLog, part: Part, transactional_id: str) -> None:
@@ -269,4 +292,4 @@ def check_files(log: EnlistedLog, part: Part, transactional_id: str) -> None:
                 fatal=False,
             )
 
-    log.store.together([partial(check, add) for add in part.adds])
+    log.store.together([partial(check, add) for add in part.new_adds])

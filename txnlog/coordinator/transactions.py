@@ -15,10 +15,11 @@ ARCHITECTURE.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from txnlog.coordinator.fencing import transition
-from txnlog.coordinator.finishing import complete, finish, publish_own
+from txnlog.coordinator.finishing import complete, decide, finish, publish_own
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.producer_ids import markers_for, markers_of, unknown_producer_id
@@ -35,7 +36,9 @@ from txnlog.errors import (
 )
 from txnlog.process.clock import OPERATION_ATTEMPTS_MAX
 from txnlog.process.failpoint import reach
+from txnlog.process.failures import caught
 from txnlog.protocol.enlisted.parts import Part
+from txnlog.protocol.fencing import check_holder
 from txnlog.protocol.groups import GroupOffsets, unstable
 from txnlog.protocol.metadata import (
     GroupTicket,
@@ -43,6 +46,7 @@ from txnlog.protocol.metadata import (
     Manifest,
     Owner,
     StagedBatch,
+    StagedTable,
     TopicPartitions,
     TransactionMetadata,
 )
@@ -57,6 +61,7 @@ from txnlog.protocol.transitions import (
     prepare_init,
 )
 from txnlog.storage.delta.readings import Reading
+from txnlog.storage.tables.enlisted_log import conflict_error
 
 T = TypeVar("T")
 
@@ -124,11 +129,11 @@ class TransactionCoordinator:
                 row = transition(self._root, transactional_id, decide)
             except ConcurrentTransactionsError:
                 row = self.describe(transactional_id)
-                if row is None or not row.state.is_prepared:
+                if row is None or not row.is_ending:
                     self._store.back_off(attempt)
             else:
                 reach("take_over.after")
-                if row is not None and not row.state.is_prepared:
+                if row is not None and not row.is_ending:
                     return row
             if row is not None:
                 finish(self._root, row)
@@ -206,7 +211,8 @@ class TransactionCoordinator:
         COMPLETE left. As `row` of the next commit it is completed by the write of that decision;
         any other call completes it first. `last_batch` of a streaming query is recorded with the
         decision; `phases` measures the times; `read` are all topics of the batches if they were
-        just read. Before the decision, raises what fences or refuses the transaction. An error
+        just read. Before the decision, raises what fences or refuses the transaction;
+        TableConflictError: then the row, read again, can begin another one. An error
         after it has `decided` in its context: a repeated call writes what is missing, or any other
         process does.
         """
@@ -307,6 +313,10 @@ class TransactionCoordinator:
         parameters = {} if phases.before is None else phases.before.parameters()
         with phases.measure("prepare"):
             ended = self._transition(row, decide, parameters)
+        if (table := ended.decider) is not None:
+            reach("ongoing.after")
+            with phases.measure("prepare"):
+                ended = self._decided(row, ended, table, reading, parts)
         if not ended.state.is_prepared:
             return ended
         reach("prepare_commit.after")
@@ -319,6 +329,27 @@ class TransactionCoordinator:
             # A repeated call may not learn it, as the row may have another owner by then.
             error.context["decided"] = result
             raise
+
+    def _decided(
+        self,
+        asked: TransactionMetadata,
+        row: TransactionMetadata,
+        table: StagedTable,
+        reading: Reading,
+        parts: Mapping[str, Part],
+    ) -> TransactionMetadata:
+        """The row when its table has decided. Raises TableConflictError for an abort."""
+        now, why = decide(self._root, row, reading=reading, parts=parts)
+        is_same = now is not None and now.transaction == row.transaction
+        if is_same and now is not None and now.state.is_aborted:
+            why = why or "another process has found a conflict"
+            caught(partial(finish, self._root, now), f"Ending {row.transactional_id!r}")
+        if why:
+            raise conflict_error(table.url, why)
+        if why is None and not is_same:
+            # Ended by others, and gone on since.
+            check_holder(now, asked.holder)
+        return now or row
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -352,12 +383,15 @@ class TransactionCoordinator:
         raise unstable(offsets[0].group_id, ())
 
     def is_committed(self, row: TransactionMetadata) -> bool:
-        """Whether the transaction that an end of this row would end is decided as a commit."""
+        """Whether the transaction that an end of this row would end is decided as a commit, or was
+        asked for, and a table decides.
+        """
         now = self.describe(row.transactional_id)
         if now is None or now.producer_id != row.producer_id:
             return False
         decided = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
-        return now.txn_epoch == _ending(row) and now.state in decided
+        is_asked = now.state in decided or now.decider is not None
+        return now.txn_epoch == _ending(row) and is_asked
 
     def _transition(
         self,

@@ -168,7 +168,7 @@ class Manifest(JsonObject, frozen=True, kw_only=True):
     last_batch: LastBatch | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError for more than one table that decides, or one that a client waits for."""
+        """Raises ValueError for two tables that decide, or one in a two-phase transaction."""
         if sum(table.mode == "merge" for table in self.tables) > (not self.prepared_by_client):
             raise ValueError("rows of one table only can be changed by what they are")
 

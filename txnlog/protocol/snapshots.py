@@ -7,7 +7,8 @@ in this order, each after the one before: the shards of the transaction log (onl
 groups, the shards, the topics and tables, the shards. Whatever is decided at the second read of the
 shards is shown: if a topic lacks it, it is published first. Whatever has been decided by the last
 read, and not by the second, is left out: by its producer id and epoch, which the header of its
-batches has.
+batches has. So is what a table is to decide, as its log may have said so since: but what it was to
+decide at the first read is decided before the second one.
 
 A row of a table does not say whose it is. So a table is shown as of the version before the first
 publication that is left out. What was published before one that is shown cannot be left out: it is
@@ -46,7 +47,7 @@ from txnlog.protocol.decoding import (
     unreadable,
 )
 from txnlog.protocol.enlisted.actions import TableState
-from txnlog.protocol.enlisted.parts import app_id_of, app_ids_of
+from txnlog.protocol.enlisted.parts import FENCE, app_id_of, app_ids_of
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import ProducerIdAndEpoch, TransactionMetadata
 from txnlog.protocol.states import TransactionState
@@ -127,6 +128,21 @@ def decided(rows: Iterable[TransactionMetadata]) -> dict[ProducerIdAndEpoch, Tra
     return {row.transaction: row for row in rows if row.state is TransactionState.PREPARE_COMMIT}
 
 
+def maybe_decided(
+    rows: Iterable[TransactionMetadata],
+) -> dict[ProducerIdAndEpoch, TransactionMetadata]:
+    """As `decided`, with those that a table decides, or has by now; what it refused is not there,
+    if the rows say so.
+    """
+    found: dict[ProducerIdAndEpoch, TransactionMetadata] = {}
+    for row in rows:
+        if row.is_ending and row.state is not TransactionState.PREPARE_ABORT:
+            found[row.transaction] = row
+        elif row.state.is_aborted:
+            found.pop(row.transaction, None)
+    return found
+
+
 def unpublished(
     rows: Iterable[TransactionMetadata], topics: Mapping[str, TopicState]
 ) -> list[TransactionMetadata]:
@@ -204,7 +220,7 @@ def _recent(state: TableState, cluster_id: str) -> list[tuple[int, _Name]]:
     return [
         (version, (app_id, epoch))
         for version, app_id, epoch in state.recent
-        if app_id.startswith(app_ids_of(cluster_id))
+        if app_id.startswith(app_ids_of(cluster_id)) and not app_id.endswith(FENCE)
     ]
 
 
@@ -213,7 +229,7 @@ def _of_table(
 ) -> Iterator[TransactionMetadata]:
     table_id = state.definition.metadata.id
     for row in rows:
-        if any((one.url, one.table_id) == (state.url, table_id) for one in row.tables):
+        if any((one.url, one.table_id) == (state.url, table_id) for one in row.pending.tables):
             yield row
 
 
@@ -258,8 +274,8 @@ def is_taken_over(
 
 
 def _tickets(row: TransactionMetadata) -> Iterator[tuple[tuple[str, str, int], int]]:
-    """Group, topic and partition of the offsets that a row moves, with the ticket."""
-    for carried in row.moves:
+    """Group, topic and partition of the offsets that a row moves, or may, with the ticket."""
+    for carried in row.pending.tickets:
         for topic, offsets in carried.offsets.items():
             for partition in offsets:
                 yield (carried.group_id, topic, partition), carried.ticket

@@ -31,6 +31,11 @@ class TransactionState(IntEnum):
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
+    def is_aborted(self) -> bool:
+        """The result is an abort, carried out or not."""
+        return self in (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
+
+    @property
     def is_idle(self) -> bool:
         """No transaction is open."""
         return self in (

@@ -45,6 +45,8 @@ from txnlog.protocol.enlisted.schemas import (
 STAGING = "_txnlog"
 """Folder of a table for staged files and part files, by cluster id; VACUUM of others leaves it."""
 
+FENCE = "/fence"
+
 Mode = Literal["append", "overwrite", "merge"]
 Partition = dict[str, str | None]
 """Some or all partition columns, by physical name, with values as an add has them."""
@@ -173,6 +175,19 @@ def app_id_of(cluster_id: str, producer_id: int) -> str:
 def app_ids_of(cluster_id: str) -> str:
     """What the appIds of a cluster begin with."""
     return f"txnlog/{cluster_id}/"
+
+
+def fence_app_id(app_id: str) -> str:
+    """The appId of the transaction that has lost the table where it was to be decided (R77)."""
+    return f"{app_id}{FENCE}"
+
+
+def fence(part: Part, decided: Decided) -> tuple[Part, Decided]:
+    """A change without files in place of a part that is to decide: a commit of both would be in no
+    order, so who puts the part later meets the fence.
+    """
+    nothing = replace(part, adds=(), removes=(), changes=(), operation=Operation("FENCE"))
+    return nothing, replace(decided, app_id=fence_app_id(decided.app_id))
 
 
 def republished_app_id(app_id: str, epoch: int) -> str:

@@ -10,6 +10,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -20,12 +21,14 @@ from txnlog.errors import (
     NotSyncedError,
     StorageError,
     TableChangedError,
+    TableConflictError,
     TxnLogError,
     UnknownTableError,
 )
 from txnlog.protocol.contention import retry_ms
-from txnlog.protocol.enlisted.actions import CommitInfo, encode_actions, file_name
+from txnlog.protocol.enlisted.actions import CommitInfo, TableState, encode_actions, file_name
 from txnlog.protocol.enlisted.compatibility import unpublishable
+from txnlog.protocol.enlisted.conflicts import conflict
 from txnlog.protocol.enlisted.features import (
     DAY_MS,
     FILE_RETENTION,
@@ -39,6 +42,7 @@ from txnlog.protocol.enlisted.parts import (
     check_part,
     decode_part,
     encode_part,
+    fence,
     publication,
     staging_folder,
 )
@@ -53,12 +57,13 @@ from txnlog.storage.tables.enlisted_reader import EnlistedReader
 class Published:
     """Our commit has this version; to be proved before the transaction is completed.
 
-    `before` is the digest of the commit before it.
+    `before` is the digest of the commit before it. With `refused` it is a fence instead: why.
     """
 
     version: int
     write_id: str
     before: str
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,14 @@ class TableReplaced:
     table_id: str
 
 
-Publication = Published | AlreadyPublished | TableReplaced
+@dataclass(frozen=True, slots=True)
+class AlreadyRefused:
+    """The table has the transaction's fence; why, as its log still says."""
+
+    refused: str
+
+
+Publication = Published | AlreadyPublished | TableReplaced | AlreadyRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +111,8 @@ class EnlistedLog(EnlistedReader):
     def check(self, part: Part) -> None:
         """Before the decision, after `refresh`: whether a part could be published now.
 
-        Raises TableFeatureError, TableChangedError, UnknownTableError (another table).
+        Raises TableFeatureError, TableChangedError, TableConflictError, UnknownTableError (another
+        table).
         """
         check_enlistable(self.state)
         definition = self.state.definition
@@ -110,7 +123,10 @@ class EnlistedLog(EnlistedReader):
                 "written. Enlist the new table.",
                 url=self.store.url,
             )
-        if why := unpublishable(part, definition):
+        if part.mode == "merge":
+            if refused := self.conflict(part):
+                raise conflict_error(self.store.url, refused)
+        elif why := unpublishable(part, definition):
             raise TableChangedError(
                 f"{self.store.url}: the staged data does not fit the table as of version "
                 f"{self.state.version}: {why}. Nothing was written. Stage it again.",
@@ -139,6 +155,21 @@ class EnlistedLog(EnlistedReader):
             )
         return decode_part(data, source=source)
 
+    def conflict(self, part: Part) -> str:
+        """Why a part that depends on what was read may not follow the newest version; "": it may.
+
+        Reads the commits since the version that was read.
+        """
+        versions = range(part.read_version + 1, self.state.version + 1)
+        calls = [partial(self._get, commit_path("", version)) for version in versions]
+        commits = [data for data in self.store.together(calls) if data is not None]
+        if len(commits) < len(calls) or self.state.version < part.read_version:
+            return f"commits since version {part.read_version} are gone from its log"
+        try:
+            return conflict(part, commits) or ""
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise self._damaged(None, str(error)) from error
+
     # -- publication -----------------------------------------------------------------------------
 
     def publish(
@@ -152,7 +183,8 @@ class EnlistedLog(EnlistedReader):
 
         `is_still_decided` is asked after each reading of the head, before the put: a process that
         has not written the decision a short time ago reads the row again. None: it said no.
-        The first put follows the state as it is known: others rarely commit since.
+        The first put follows the state as it is known: others rarely commit since. Of mode merge it
+        is what decides, if nothing conflicts with it; else a fence is put instead (R77).
         Raises TableChangedError with `decided`.
         """
         unknowns = 0
@@ -202,9 +234,12 @@ class EnlistedLog(EnlistedReader):
         definition = self.state.definition
         if definition.metadata.id != part.definition.metadata.id:
             return TableReplaced(definition.metadata.id)
-        is_there = self.state.txns.get(decided.app_id, -1) >= decided.epoch
-        if is_there or (is_old and self._has_files(part, decided)):
+        if is_published(self.state, decided) or (is_old and self._has_files(part, decided)):
             return AlreadyPublished(self.state.version)
+        if part.mode == "merge":
+            if not is_published(self.state, fence(part, decided)[1]):
+                return None
+            return AlreadyRefused(self.conflict(part) or "another process has found a conflict")
         if why := unpublishable(part, definition):
             raise self._blocked(
                 decided,
@@ -231,6 +266,7 @@ class EnlistedLog(EnlistedReader):
                 "it was decided so long ago that the table may have forgotten whether it is "
                 f"published. If its rows are not there, unset {TXN_RETENTION} of the table, and "
                 "they are published.",
+                decides=part.mode == "merge",
             )
         known = {*map(file_name, self.state.files or ()), *(self.state.removed or ())}
         if part.mode == "append":
@@ -244,7 +280,14 @@ class EnlistedLog(EnlistedReader):
         except ValueError:
             return 0
 
-    def _blocked(self, decided: Decided, why: str) -> TableChangedError:
+    def _blocked(self, decided: Decided, why: str, *, decides: bool = False) -> TableChangedError:
+        if decides:
+            return TableChangedError(
+                f"{self.store.url}: whether the table has decided the transaction cannot be told, "
+                f"as of version {self.state.version}: {why}",
+                url=self.store.url,
+                abortable=False,
+            )
         return TableChangedError(
             f"{self.store.url}: the transaction is committed, but its rows for this table cannot "
             f"be published as of version {self.state.version}: {why} To give these rows up, commit "
@@ -257,6 +300,9 @@ class EnlistedLog(EnlistedReader):
     def _put(self, part: Part, decided: Decided) -> Published | None:
         """One attempt at the next version; None if another commit is there."""
         version, before = self.state.version + 1, self._digest
+        refused = self.conflict(part) if part.mode == "merge" else ""
+        if refused:
+            part, decided = fence(part, decided)
         write_id = os.urandom(16).hex()
         now_ms = self._now_ms()
         try:
@@ -274,13 +320,15 @@ class EnlistedLog(EnlistedReader):
         if not is_created:
             return None
         self._take(version, data)
-        return Published(version, write_id, before)
+        return Published(version, write_id, before, refused)
 
     def prove(self, published: Published, part: Part, decided: Decided) -> bool:
         """Whether the version before the publication is there, so that it continues the log that
         was read. Else our commit is deleted if it is still ours, and is to be published again.
         """
         version = published.version
+        if published.refused:
+            part, decided = fence(part, decided)
         before = self._get(commit_path("", version - 1))
         if before is not None and digest_of(before) == published.before:
             return True
@@ -302,7 +350,7 @@ class EnlistedLog(EnlistedReader):
         except (CorruptLogError, UnknownTableError):
             return False
         is_same = self.state.definition.metadata.id == part.definition.metadata.id
-        return is_same and self.state.txns.get(decided.app_id, -1) >= decided.epoch
+        return is_same and is_published(self.state, decided)
 
     def _write_id(self, version: int, data: bytes) -> str:
         try:
@@ -310,3 +358,17 @@ class EnlistedLog(EnlistedReader):
         except CorruptLogError:
             return ""
         return next((each.write_id for each in actions if isinstance(each, CommitInfo)), "")
+
+
+def is_published(state: TableState, decided: Decided) -> bool:
+    """Whether the table, as it was last read, has the part of a transaction, or its fence."""
+    return state.txns.get(decided.app_id, -1) >= decided.epoch
+
+
+def conflict_error(url: str, why: str) -> TableConflictError:
+    """Of a change that its table has refused."""
+    return TableConflictError(
+        f"{url}: what the change was made of is not the table any more: {why}. Nothing of the "
+        "transaction was committed. Read the table again, in a new transaction.",
+        url=url,
+    )
