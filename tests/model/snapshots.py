@@ -6,8 +6,8 @@ segment without their names, and key compaction, which removes the records that 
 and leaves the newer ones' batches as they are. A table's log, with a capital letter, has
 publications, and commits of other writers: a checkpoint, before which a reader that reads the log
 for the first time sees only the newest publication of each producer; a change under which nothing
-can be published, and its end. Where a table decides, the shard is asked before, and the decision, or
-the refusal, follows the publication there. A shard has decisions, rewritten decided rows (a
+can be published, and its end. Where a table decides, the shard says before that it is asked, and
+after that it is decided, or refused. A shard has decisions, rewritten decided rows (a
 floor was raised), and completions; a completion may also be part of the id's next decision.
 """
 

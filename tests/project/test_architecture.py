@@ -22,6 +22,7 @@ LONG_FILES = {
     "txnlog/consumer.py": "one surface: every call of a consumer",
     "txnlog/errors.py": "one table: every error, by what a handler should do",
     "txnlog/settings/table.py": "one table: every setting",
+    "txnlog/protocol/transitions.py": "one state machine: every change of a transaction's row",
     "txnlog/storage/delta/delta_log.py": "one state machine: a log, and each change of it",
     "txnlog/storage/store/objects.py": "one interface: each call of a store, on both kinds of them",
     "tests/model/snapshots.py": "one model: a reader among writers, and what must hold",

@@ -184,7 +184,8 @@ class TransactionDescription:
 
     `start_time_ms` is None when no transaction is open. `owner` is the producer that may write
     since `owner_since_ms` (-1: unknown), unless `is_owner_fenced`; `fenced` is the last fencing:
-    by whom, when and why. `prepared_by_client`: phase one of a two-phase commit is done.
+    by whom, when and why. `prepared_by_client`: phase one of a two-phase commit is done. `decider`:
+    the enlisted table whose next commit decides it, "" if none does.
     """
 
     coordinator_id: int
@@ -197,6 +198,7 @@ class TransactionDescription:
     topic_partitions: Sequence[TopicPartition]
     groups: Sequence[str]
     prepared_by_client: bool
+    decider: str
     owner: str
     owner_since_ms: int
     query_id: str
@@ -230,6 +232,7 @@ class TransactionDescription:
             "QueryName": self.query_name or None,
             "Groups": list(self.groups),
             "PreparedByClient": self.prepared_by_client,
+            "DecidedByTable": self.decider or None,
             "LastFenced": last and {"By": last.by, "AtMs": last.at_ms, "Reason": last.reason},
         }
 

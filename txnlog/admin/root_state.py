@@ -335,10 +335,10 @@ def _transaction(batch: Undecided) -> ProducerIdAndEpoch:
 
 
 def _waiting_parts(cluster: Cluster, state: RootState) -> dict[ProducerIdAndEpoch, dict[str, str]]:
-    """What tables of others do not have of decided transactions, and why."""
+    """What tables of others do not have of decided transactions, or are to decide, and why."""
     found: dict[ProducerIdAndEpoch, dict[str, str]] = {}
     for row in state.rows:
-        for table in row.tables:
+        for table in row.tables if row.decider is None else [row.decider]:
             why = waits_for(cluster, row, table)
             if why is not None:
                 found.setdefault(row.transaction, {})[table.name] = why

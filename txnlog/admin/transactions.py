@@ -115,6 +115,7 @@ def describe_row(shard: int, row: TransactionMetadata) -> TransactionDescription
         topic_partitions=[TopicPartition(*key) for key in sorted(touched)],
         groups=tuple(one.group_id for one in row.pending.tickets),
         prepared_by_client=row.pending.prepared_by_client,
+        decider="" if row.decider is None else row.decider.name,
         owner=owner.describe(),
         owner_since_ms=owner.since_ms,
         query_id=owner.query_id,

@@ -116,6 +116,10 @@ def _ownership_lines(found: TransactionDescription) -> list[str]:
         lines.append("  It is fenced: it can no longer write.")
     if found.prepared_by_client:
         lines.append("Prepared by its client: waits for the second phase, without a time-out.")
+    if found.decider:
+        lines.append(
+            f"Table {found.decider} decides it, when any process has put the change there."
+        )
     if found.groups:
         lines.append(f"Commits offsets of: {', '.join(found.groups)}")
     last = found.fenced

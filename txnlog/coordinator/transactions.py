@@ -5,7 +5,9 @@ only then continues. Tests kill the process between any two writes, at each `fai
 ARCHITECTURE.md.
 
     ticket  groups.tickets         once per run, before its first offsets: in the group's row
-    step 1  PREPARE_COMMIT         the decision, with all that is needed to finish
+    step 1  PREPARE_COMMIT         the decision, with all that is needed to finish; where a part
+                                   depends on what was read, an Ongoing row with the same, and that
+                                   table's commit before it
     step 2  marker commits         one per topic: data and marker appear together
     step 3  offsets marker         the group's row gets the offsets; the commit returns
     step 4  COMPLETE_COMMIT        a new epoch, manifest cleared: in one write with the id's next

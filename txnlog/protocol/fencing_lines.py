@@ -53,6 +53,8 @@ def row_change(change: Transition, *, by: str = "") -> Line | None:
         if before.state is TransactionState.ONGOING and after.state is not before.state:
             text += f"; its open transaction of epoch {before.txn_epoch} is aborted"
             return Line(text, is_warning=True)
+        if after.decider is not None:
+            text += f"; a table, {after.decider.name!r}, decides that of epoch {before.txn_epoch}"
         if after.state is TransactionState.PREPARE_COMMIT:
             text += f"; its decided transaction of epoch {before.txn_epoch} will be published"
         return Line(text)

@@ -109,15 +109,23 @@ def _step(before: TransactionMetadata | None, row: TransactionMetadata) -> str:
         if row.pending.prepared_by_client:
             is_new = before is None or not before.pending.prepared_by_client
             return f"Its client prepared the transaction of {epoch}." if is_new else ""
+        if row.decider is not None:
+            if before is not None and before.decider is not None:
+                return ""
+            table = f"table {row.decider.name}"
+            return f"It left the transaction of {epoch} to {table} to decide{_where(row)}."
         return "" if known else f"It opened the transaction of {epoch}{_where(row)}."
     if known:
         return ""
+    decider = None if before is None else before.decider
+    who = "It" if decider is None else f"Table {decider.name}"
     if state is TransactionState.PREPARE_COMMIT:
         last = row.owner.last_batch
         batch = f", batch {last.batch_id}" if last is not None and row.owner.query_id else ""
-        return f"It decided to commit the transaction of {epoch}{batch}{_where(row)}."
+        return f"{who} decided to commit the transaction of {epoch}{batch}{_where(row)}."
     if state is TransactionState.PREPARE_ABORT:
-        return f"It decided to abort the transaction of {epoch}."
+        why = "" if decider is None else ": others have changed what was read there"
+        return f"{who} decided to abort the transaction of {epoch}{why}."
     if state is TransactionState.COMPLETE_COMMIT:
         return f"The transaction of {epoch} is complete: committed."
     if state is TransactionState.COMPLETE_ABORT:

@@ -70,7 +70,7 @@ def end_command(
             f"txnlog transactions abort {shell_option('--topic', topic)} -p {partition} "
             f"--producer-id {transaction.producer_id} --producer-epoch {transaction.epoch}"
         )
-    if row.state.is_prepared:
+    if row.is_ending:
         return ONCE
     return f"txnlog transactions abort {shell_option('--transactional-id', row.transactional_id)}"
 
@@ -93,7 +93,7 @@ def waiting_transactions(state: RootState) -> Iterator[Problem]:
         known = rows.get(transaction)
         if known is None:
             yield _hanging(transaction, where)
-        elif known.state.is_prepared:
+        elif known.is_ending:
             yield from _decided(known, where, state)
         elif where:
             yield _open(known, where, state.now_ms)
@@ -154,10 +154,10 @@ def _unpublished(row: TransactionMetadata, state: RootState) -> list[str]:
 def late_transactions(state: RootState) -> Iterator[tuple[TransactionMetadata, int]]:
     """Transactions that wait for any process, and since when it can end them."""
     for row in state.rows:
-        if row.state is TransactionState.ONGOING and not row.pending.prepared_by_client:
-            yield row, row.started_ms + row.timeout_ms
-        elif row.state.is_prepared and _unpublished(row, state):
+        if row.decider is not None or (row.state.is_prepared and _unpublished(row, state)):
             yield row, row.updated_ms
+        elif row.state is TransactionState.ONGOING and not row.pending.prepared_by_client:
+            yield row, row.started_ms + row.timeout_ms
 
 
 def _hanging(transaction: ProducerIdAndEpoch, places: Sequence[Place]) -> Problem:
@@ -196,7 +196,9 @@ def _open(row: TransactionMetadata, places: Sequence[Place], now_ms: int) -> Pro
 def _decided(
     row: TransactionMetadata, places: Sequence[Place], state: RootState
 ) -> Iterator[Problem]:
-    """Only where its records, or its offsets, are not where it has decided them to be."""
+    """Only where its records, or its offsets, are not where it has decided them to be, or where a
+    table is to decide it.
+    """
     tables = _unpublished(row, state)
     if not tables and not places:
         return
@@ -211,6 +213,9 @@ def _decided(
     }
     kind, why, command = ProblemKind.DECIDED, row.state.kafka_name, ONCE
     ends = "any client or housekeeping finishes it: it is decided"
+    if row.decider is not None:
+        why = f"{why}; the next commit to the table {row.decider.name} decides it"
+        ends = "any client or housekeeping puts the change there, or gives it up"
     if wrong:
         kind, command = ProblemKind.FILE_DAMAGED, "txnlog verify"
         why = f"{why}; a file that it has decided to publish is damaged: {'; '.join(wrong)}"
@@ -224,7 +229,7 @@ def _decided(
         command = f"txnlog tables describe {name}"
         why = f"{why}; {'; '.join(f'{name}: {blocked[name]}' for name in sorted(blocked))}"
         ends = "the table, once it takes the part or can be read again, or `txnlog tables restage`"
-    elif tables:
+    elif tables and row.decider is None:
         why = f"{why}; its marker is not in {', '.join(tables)}"
     yield problem_of(
         row,
