@@ -69,7 +69,8 @@ def check_pipeline(
     root = place.url
     pipeline.feed(root, range(3 * BATCH))
     dying = start()
-    for needed in {"transactional": ["tables"], "merging": ["tables", "counts"]}.get(command, []):
+    needs = {"transactional": ["tables"], "merging": ["tables", "counts"]}
+    for needed in needs.get(command, []):
         assert dying.run(f"make {needed}", root) is None
     dying.failpoint.set(dies_at)
     dying.run_to_death(command, root, checkpoint=checkpoints[0], batch_records=BATCH)

@@ -55,9 +55,9 @@ def spark_url(spark: Any, url: str, storage: StoreSettings) -> str:
 
 
 def escaped_url(spark: Any, url: str, storage: StoreSettings) -> str:
-    """The URL of a folder with escapes, as in the log of a table that Spark writes."""
+    """The URL of a folder with escapes, as `_metadata.file_path` has it, with which Delta joins."""
     path = spark._jvm.org.apache.hadoop.fs.Path(spark_url(spark, url, storage))
-    return str(path.toUri().toString())
+    return str(path.toUri().toString()).replace("file:///", "file:/", 1)
 
 
 def forget_table(spark: Any, place: str) -> None:
