@@ -157,6 +157,6 @@ def changed(cluster: Cluster, *ids: int, name: str = NAME) -> tuple[TableChange,
         mode="merge",
         read_version=log.state.version,
         removes=tuple((log.state.files or {}).values()),
-        operation=Operation("MERGE"),
+        change=Operation(operation="MERGE"),
     )
     return (TableChange(name=name, url=added.url, part=part, staged_ms=cluster.store.now_ms()),)

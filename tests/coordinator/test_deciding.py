@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +17,11 @@ from tests.cases import Some
 from tests.coordinator.test_crashes import restart_group, sweep, take_over
 from tests.coordinator.test_tables import OTHER, OTHER_ID, OTHER_URL, WithTables, begun, by, files
 from tests.faults import RETRIABLE, Trial, cuts, meetings
-from tests.tables import ForeignTable, appended, changed, definition, with_table
+from tests.tables import NAME, ForeignTable, appended, changed, definition, with_table
 from tests.world import (
     ERRORS,
+    GROUP,
+    TOPICS,
     consumed,
     outcome_of,
     owned,
@@ -29,12 +32,15 @@ from tests.world import (
     state_of,
     visible,
 )
+from txnlog.coordinator.snapshots import topic_at
 from txnlog.coordinator.staged_files import Staging
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.protocol.metadata import LastBatch
+from txnlog.protocol.snapshots import Snapshot
 from txnlog.protocol.states import TransactionState
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.testing.faults import Fault, SharedMemory, SimulatedCrash
+from txnlog.testing.invariants import read_committed
 
 LAST = LastBatch(batch_id=7)
 
@@ -172,3 +178,53 @@ def test_conflict_leaves_the_id_free_for_the_next_transaction() -> None:
     cluster.coordinator.commit(row, again)
     assert ForeignTable(shared, OTHER_URL).ours() == [3]
     assert state_of(cluster) is TransactionState.PREPARE_COMMIT
+
+
+def look(shared: SharedMemory, snapshot: Snapshot | None = None) -> bool:
+    """Whether a snapshot shows the transaction; it is whole in it."""
+    cluster = process(shared)
+    taken = snapshot or cluster.snapshot()
+    is_there = cluster.read(OTHER, snapshot=taken)["id"].to_pylist() == [2]
+    assert is_there or cluster.read(OTHER, snapshot=taken)["id"].to_pylist() == [1]
+    assert sorted(cluster.read(NAME, snapshot=taken)["id"].to_pylist()) == [1, 2][: 1 + is_there]
+    log = topic_at(cluster, TOPICS[0], taken)
+    paths = [batch.path for batches in read_committed(log.view).values() for batch in batches]
+    assert any(path.endswith("-mine.parquet") for path in paths) == is_there
+    assert taken.offsets[GROUP]["input"][0] == (20 if is_there else 10)
+    return is_there
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["", "dies"])
+def test_snapshot_between_two_calls_shows_tables_and_topics_alike(
+    dies: bool, some: Some[Any]
+) -> None:
+    """The table's log says that it is decided before the row does (R77)."""
+    seen = set()
+
+    def meanwhile(trial: Trial) -> None:
+        seen.add(look(trial.shared))
+        if dies:
+            raise SimulatedCrash
+
+    for trial in meetings(change, meanwhile, some):
+        judge(trial)
+    assert seen == {True, False}
+
+
+def test_snapshot_beside_a_change_shows_tables_and_topics_alike(some: Some[Any]) -> None:
+    """The change is asked for, and decided, between two calls of the snapshot (R77)."""
+    seen = set()
+    for trial in meetings(snapshots, lambda trial: trial.more.act(), some):
+        if trial.outcome == "done":
+            seen.add(look(trial.shared, trial.more.taken[0]))
+        judge(trial)
+    assert seen == {True, False}
+
+
+def snapshots() -> Trial:
+    trial = change()
+    reader, writer = process(trial.shared), trial.act
+    reader.snapshot()
+    taken: list[Snapshot] = []
+    more = SimpleNamespace(act=writer, taken=taken)
+    return Trial(trial.shared, reader, lambda: taken.append(reader.snapshot()), more)

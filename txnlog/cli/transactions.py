@@ -117,9 +117,7 @@ def _ownership_lines(found: TransactionDescription) -> list[str]:
     if found.prepared_by_client:
         lines.append("Prepared by its client: waits for the second phase, without a time-out.")
     if found.decider:
-        lines.append(
-            f"Table {found.decider} decides it, when any process has put the change there."
-        )
+        lines.append(f"Table {found.decider} decides it, once any process has put its change.")
     if found.groups:
         lines.append(f"Commits offsets of: {', '.join(found.groups)}")
     last = found.fenced

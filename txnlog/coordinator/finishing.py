@@ -49,7 +49,7 @@ def decide(
     reading: Reading | None = None,
     parts: Mapping[str, Part] = {},
 ) -> tuple[TransactionMetadata | None, str | None]:
-    """Let a table decide the transaction, by its change or by a fence, and write PREPARE_* (R77).
+    """Let a table decide the transaction, by its change or a fence, and write PREPARE_* (D147).
 
     Returns the row afterwards, and why the table refused the change: "" if it did not, None if
     another process has ended the transaction before this one read the table. `reading` and `parts`

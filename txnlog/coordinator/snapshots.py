@@ -95,20 +95,15 @@ def _try(root: Root, decisions: _Decisions, with_tables: bool) -> Snapshot | Non
     before = {name: log.log.version for name, log in root.opened_topics().items()}
     decisions.read()
     unmoved = decisions.pending()
-    asked = decisions.asked()
-    for row in asked:
-        # Else their tables would be shown as they were before. Where one cannot be read, nothing is
-        # decided, and it is missing.
-        caught(partial(publish, root, row), f"Publishing {row.transactional_id!r}")
+    _let_decide(root, decisions)
     shards = root.known_offsets_shards()
     groups = [(dict(shard.view.rows), dict(shard.view.markers)) for shard in shards]
-    if shards or asked:
+    if shards:
         decisions.read()
-    pending = decisions.pending()
+    shown = decisions.pending()
     read = {shard.path: shard.log.version for shard in decisions.shards}
     read |= {shard.path: shard.log.version for shard in shards}
     unmoved |= decisions.take()
-    shown = dict(pending)
     for _ in range(TRIES_MAX):
         heads = _published(root, shown.values(), with_tables)
         decisions.read()
@@ -117,12 +112,8 @@ def _try(root: Root, decisions: _Decisions, with_tables: bool) -> Snapshot | Non
         drawn = drawn_in(states, root.cluster_id, later.values())
         if not drawn:
             break
-        asked = [row for row in drawn if row.decider is not None]
-        for row in asked:
-            publish(root, row)
-        if asked:
-            decisions.read()
-            later = decisions.later(shown)
+        _let_decide(root, decisions, {row.transaction for row in drawn})
+        later = decisions.later(shown)
         now = decided(later[row.transaction] for row in drawn if row.transaction in later)
         shown |= now
         unmoved |= now
@@ -136,9 +127,8 @@ def _try(root: Root, decisions: _Decisions, with_tables: bool) -> Snapshot | Non
         return None
     offsets: Offsets = {}
     for shard, (rows, markers) in zip(shards, groups, strict=True):
-        new = [one for one in carried - rows.keys() if root.offsets_shard_of(one) == shard.number]
-        rows |= {group_id: Group(group_id=group_id) for group_id in new}
-        readable = _readable(rows, shard.view.rows.unreadable)
+        new = {one for one in carried - rows.keys() if root.offsets_shard_of(one) == shard.number}
+        readable = _readable(rows, new, shard.view.rows.unreadable)
         offsets |= offsets_of(readable, markers, unmoved.values())
     versions = {}
     for name, topic in heads.topics.items():
@@ -161,9 +151,26 @@ def _try(root: Root, decisions: _Decisions, with_tables: bool) -> Snapshot | Non
     )
 
 
-def _readable(rows: Mapping[str, Group], unreadable: Collection[str]) -> dict[str, Group]:
+def _let_decide(
+    root: Root, decisions: _Decisions, names: Collection[ProducerIdAndEpoch] | None = None
+) -> None:
+    """Let tables decide transactions (None: any), and read the shards again. Else a table would be
+    shown as it was before. Where one cannot be read, nothing is decided, and it is missing.
+    """
+    asked = [row for row in decisions.asked() if names is None or row.transaction in names]
+    for row in asked:
+        caught(partial(publish, root, row), f"Publishing {row.transactional_id!r}")
+    if asked:
+        decisions.read()
+
+
+def _readable(
+    rows: Mapping[str, Group], new: Collection[str], unreadable: Collection[str]
+) -> dict[str, Group]:
+    """The rows, and those of new groups."""
     for group_id in unreadable:
         logger.warning("Group %r cannot be read: it is in no snapshot", group_id)
+    rows = {**rows, **{group_id: Group(group_id=group_id) for group_id in new}}
     return {group_id: row for group_id, row in rows.items() if group_id not in unreadable}
 
 

@@ -213,16 +213,12 @@ def prepare_end(
     deferred abort needs no write. `last_batch` of a streaming query is recorded in the same write.
     `txn_epoch` is given if it is not the holder's, for a transaction prepared by a former owner.
     `follows` is the holder's transaction before, whose markers it has seen land: its COMPLETE and
-    this decision are one write. `markers` are of all tables that a commit will write. Where a table
-    decides, the row becomes Ongoing with the manifest: see `prepare_decided`. Raises as
+    this decision are one write. `markers` are of all tables that a commit will write. Raises as
     `check_holder` and `check_markers`; InvalidTxnStateError for the opposite or for other batches.
     """
     ending = holder.producer_epoch if txn_epoch is None else txn_epoch
     if row is not None and row.transaction == (holder.producer_id, ending):
-        if row.state in (result.prepared, result.complete):
-            check_manifest(row, manifest)
-            return Done(row)
-        if row.decider is not None and result is TransactionResult.COMMIT:
+        if row.state in (result.prepared, result.complete) or _is_asked(row, result):
             check_manifest(row, manifest)
             return Done(row)
         if row.state not in (TransactionState.ONGOING, TransactionState.EMPTY):
@@ -245,14 +241,10 @@ def prepare_end(
     if result is TransactionResult.COMMIT:
         check_tickets(row, () if row.pending.prepared_by_client else pending.tickets)
         check_markers(row.transactional_id, (row.producer_id, ending), markers)
-    operation, state = result.prepared.name, result.prepared
-    if any(table.mode == "merge" for table in pending.tables):
-        operation, state = "ADD PARTITIONS TO TXN", TransactionState.ONGOING
-        pending, last_batch = replace(pending, last_batch=last_batch), None
     decided = _transition(
         row,
-        operation,
-        state,
+        result.prepared.name,
+        result.prepared,
         now_ms,
         txn_epoch=ending,
         pending=pending,
@@ -260,7 +252,20 @@ def prepare_end(
         partitions=row.partitions if ongoing else (),
         started_ms=row.started_ms if ongoing else now_ms,
     )
+    if any(table.mode == "merge" for table in pending.tables):
+        decided = _asked(decided, row.owner, last_batch)
     return replace(decided, previous=found)
+
+
+def _is_asked(row: TransactionMetadata, result: TransactionResult) -> bool:
+    return row.decider is not None and result is TransactionResult.COMMIT
+
+
+def _asked(decided: Transition, owner: Owner, last_batch: LastBatch | None) -> Transition:
+    """Ongoing in place of a decision that is a table's: see `prepare_decided`."""
+    pending = replace(decided.next.pending, last_batch=last_batch)
+    row = replace(decided.next, state=TransactionState.ONGOING, pending=pending, owner=owner)
+    return replace(decided, operation="ADD PARTITIONS TO TXN", next=row)
 
 
 def prepare_decided(

@@ -186,7 +186,7 @@ def fence(part: Part, decided: Decided) -> tuple[Part, Decided]:
     """A change without files in place of a part that is to decide: a commit of both would be in no
     order, so who puts the part later meets the fence.
     """
-    nothing = replace(part, adds=(), removes=(), changes=(), operation=Operation("FENCE"))
+    nothing = replace(part, adds=(), removes=(), cdc=(), change=Operation(operation="FENCE"))
     return nothing, replace(decided, app_id=fence_app_id(decided.app_id))
 
 
