@@ -8,8 +8,11 @@ import pytest
 
 from tests.coordinator.test_rounds import Counted
 from tests.producer.worlds import group
-from tests.tables import ForeignTable, rows, with_table
+from tests.tables import ForeignTable, appended, changed, rows, with_table
+from tests.world import consumed, owned, staged
+from txnlog.coordinator.staged_files import Staging
 from txnlog.messages import TopicPartition
+from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.testing.faults import Fault
 
 PAUSES_MS = [1_000, 15_000]
@@ -95,3 +98,32 @@ def test_commit_of_another_writer_after_the_decision_costs_two_rounds(tables: in
     world.made.commit_transaction()
     assert not waiting
     assert world.store.rounds == 6
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_change_of_what_was_read_takes_seven_rounds(others: int) -> None:
+    """Files, part files and checks; the row that asks; the table's commit; a look at the version
+    before it; PREPARE; markers and publications; offsets. One more where others have committed.
+    """
+    world = CountedTables(2)
+    first, second = world.tables
+    row = owned(world.cluster, "run")
+    before = Staging(frozenset(), tuple, appended(world.cluster, 1, name=first))
+    row = world.cluster.coordinator.commit(row, before, offsets=[consumed(0, 1)])
+    for number in range(2, 5):
+        read = changed(world.cluster, number, name=first)
+        tables = (*read, *appended(world.cluster, number, name=second))
+        batches = [staged(world.cluster, name, str(number)) for name in world.topics]
+        for _ in range(others):
+            ForeignTable(world.shared, world.tables[first]).commit()
+        staging = Staging(frozenset(world.topics), lambda files=batches: files, tables)  # type: ignore[misc]
+        made: list[TransactionMetadata] = [row]
+
+        def commit(staging: Staging = staging, made: list[TransactionMetadata] = made) -> None:
+            offsets = [consumed(number - 1, number)]
+            made.append(world.cluster.coordinator.commit(made[0], staging, offsets=offsets))
+
+        rounds, visible = world.rounds(commit)
+        row = made[-1]
+    assert sorted(visible) == [r + bool(others) for r in (3, 6, 6, 6, 7)]
+    assert rounds == 7 + bool(others)

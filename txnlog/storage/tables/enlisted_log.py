@@ -105,6 +105,7 @@ class EnlistedLog(EnlistedReader):
     def __init__(self, store: ObjectStore, now_ms: Callable[[], int]) -> None:
         super().__init__(store)
         self._now_ms = now_ms
+        self._judged: tuple[Part, tuple[int, str], str] | None = None
 
     # -- parts -----------------------------------------------------------------------------------
 
@@ -158,8 +159,14 @@ class EnlistedLog(EnlistedReader):
     def conflict(self, part: Part) -> str:
         """Why a part that depends on what was read may not follow the newest version; "": it may.
 
-        Reads the commits since the version that was read.
+        Reads the commits since the version that was read, once for each head.
         """
+        head = self.state.version, self._digest
+        if self._judged is None or self._judged[0] is not part or self._judged[1] != head:
+            self._judged = part, head, self._conflict(part)
+        return self._judged[2]
+
+    def _conflict(self, part: Part) -> str:
         versions = range(part.read_version + 1, self.state.version + 1)
         calls = [partial(self._get, commit_path("", version)) for version in versions]
         commits = [data for data in self.store.together(calls) if data is not None]
