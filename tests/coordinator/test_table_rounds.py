@@ -110,6 +110,7 @@ def test_change_of_what_was_read_takes_seven_rounds(others: int) -> None:
     row = owned(world.cluster, "run")
     before = Staging(frozenset(), tuple, appended(world.cluster, 1, name=first))
     row = world.cluster.coordinator.commit(row, before, offsets=[consumed(0, 1)])
+    made: list[TransactionMetadata] = []
     for number in range(2, 5):
         read = changed(world.cluster, number, name=first)
         tables = (*read, *appended(world.cluster, number, name=second))
@@ -117,13 +118,9 @@ def test_change_of_what_was_read_takes_seven_rounds(others: int) -> None:
         for _ in range(others):
             ForeignTable(world.shared, world.tables[first]).commit()
         staging = Staging(frozenset(world.topics), lambda files=batches: files, tables)  # type: ignore[misc]
-        made: list[TransactionMetadata] = [row]
-
-        def commit(staging: Staging = staging, made: list[TransactionMetadata] = made) -> None:
-            offsets = [consumed(number - 1, number)]
-            made.append(world.cluster.coordinator.commit(made[0], staging, offsets=offsets))
-
-        rounds, visible = world.rounds(commit)
+        offsets = [consumed(number - 1, number)]
+        commit = partial(world.cluster.coordinator.commit, row, staging, offsets=offsets)
+        rounds, visible = world.rounds(lambda commit=commit: made.append(commit()))  # type: ignore[misc]
         row = made[-1]
     assert sorted(visible) == [r + bool(others) for r in (3, 6, 6, 6, 7)]
     assert rounds == 7 + bool(others)
