@@ -16,6 +16,7 @@ from txnlog.errors import (
 from txnlog.protocol.metadata import Manifest, Owner, ProducerIdAndEpoch, TransactionMetadata
 from txnlog.protocol.revocation import prepare_abort_open, prepare_revoke
 from txnlog.protocol.states import TransactionResult, TransactionState
+from txnlog.protocol.stories import RowChange, tell
 from txnlog.protocol.transitions import (
     Done,
     Transition,
@@ -117,3 +118,21 @@ def test_row_with_two_deciders_or_one_in_two_phases_is_refused(pending: str) -> 
     values["pending"] = pending.replace("TABLE", table)
     with pytest.raises(CorruptLogError, match="one table only"):
         TransactionMetadata.from_values(values, path="p", source="s")
+
+
+@pytest.mark.parametrize("result", list(TransactionResult))
+def test_story_says_that_a_table_decides(result: TransactionResult) -> None:
+    """Who reads it must not look for the decision in the owner's log (R77)."""
+    taken = prepare_fence(asked(), above_epoch=0, **BY)
+    assert isinstance(taken, Transition)
+    ended = prepare_decided(taken.next, transaction=NAME, result=result, now_ms=6)
+    assert isinstance(ended, Transition)
+    changes = [
+        RowChange(at_ms, at_ms, "t", row, "")
+        for at_ms, row in enumerate([_FIRST, asked(), taken.next, ended.next])
+    ]
+    _, left, fenced, decided = [sentence.text for sentence in tell(changes)]
+    assert left.startswith("It left the transaction of epoch 0 to table f to decide, in table f")
+    assert "a table, 'f', decides that of epoch 0" in fenced
+    what = "commit" if result is TransactionResult.COMMIT else "abort"
+    assert decided.startswith(f"Table f decided to {what} the transaction of epoch 0")

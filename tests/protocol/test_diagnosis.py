@@ -30,6 +30,7 @@ from txnlog.protocol.metadata import (
     Manifest,
     Owner,
     StagedBatch,
+    StagedTable,
     TopicPartitions,
     TransactionMetadata,
 )
@@ -57,6 +58,11 @@ DECIDED = replace(
     OPEN, state=TransactionState.PREPARE_COMMIT, partitions=(), pending=Manifest(batches=(BATCH,)),
     owner=replace(OWNER, last_batch=LastBatch(batch_id=5)),
 )  # fmt: skip
+MERGE = StagedTable(
+    name="silver", url="u", table_id="i", part="p", size_bytes=1, digest="", mode="merge",
+    num_files=1, num_records=1, staged_ms=0,
+)  # fmt: skip
+ASKED = replace(OPEN, pending=Manifest(tables=(MERGE,)))
 UNDECIDED = Undecided(1, 3, 0, 4, 9, "part-0-a.parquet")
 TICKET = GroupTicket(group_id="g", producer_id=1, ticket=2, generation=1, offsets={"t": {0: 4}})
 MEMBER = Member(topics=("t",), session_timeout_ms=9_000, heartbeat_ms=NOW_MS - 12_001, host="h")
@@ -155,6 +161,12 @@ STATES: list[tuple[str, RootState, list[tuple[ProblemKind, str]]]] = [
         "decided, a table does not have it yet",
         state(DECIDED, topics=of(marker=3), waiting_parts={(1, 3): {"silver": ""}}),
         [(K.DECIDED, "tx")],
+    ),
+    ("a table is to decide", state(ASKED, topics=of(marker=3)), [(K.DECIDED, "tx")]),
+    (
+        "a table that cannot be read is to decide",
+        state(ASKED, waiting_parts={(1, 3): {"silver": "there is no Delta table"}}),
+        [(K.TABLE_BLOCKED, "tx")],
     ),
     (
         "decided, the topic is gone",

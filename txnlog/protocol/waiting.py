@@ -200,7 +200,7 @@ def _decided(
     table is to decide it.
     """
     tables = _unpublished(row, state)
-    if not tables and not places:
+    if not tables and not places and row.decider is None:
         return
     files = [f"{batch.topic}/{batch.path}" for batch in row.pending.batches]
     damaged = state.damaged_files
