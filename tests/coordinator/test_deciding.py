@@ -23,6 +23,7 @@ from tests.world import (
     GROUP,
     TOPICS,
     consumed,
+    faults,
     outcome_of,
     owned,
     planned,
@@ -32,6 +33,12 @@ from tests.world import (
     state_of,
     visible,
 )
+from txnlog.admin.transactions import (
+    abort_transaction,
+    describe_transaction,
+    fence_producer,
+)
+from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.snapshots import topic_at
 from txnlog.coordinator.staged_files import Staging
 from txnlog.coordinator.sweeper import Sweeper
@@ -228,3 +235,66 @@ def snapshots() -> Trial:
     taken: list[Snapshot] = []
     more = SimpleNamespace(act=writer, taken=taken)
     return Trial(trial.shared, reader, lambda: taken.append(reader.snapshot()), more)
+
+
+def died_before_the_table() -> Trial:
+    """Asked for, and its process is gone."""
+    trial = change()
+
+    def plan(verb: str, path: str) -> Fault:
+        is_commit = verb == "put" and path.startswith(f"{OTHER_URL}/_delta_log/")
+        return Fault.CRASH_BEFORE if is_commit else Fault.NONE
+
+    faults(trial.cluster).plan = plan
+    trial.outcome = outcome_of(trial.act)
+    assert trial.outcome == "crashed"
+    return trial
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_operator_who_aborts_lets_the_table_decide(is_refused: bool) -> None:
+    """An abort in the row alone might meet the change in the table (R43, R77)."""
+    trial = died_before_the_table()
+    if is_refused:
+        ForeignTable(trial.shared, OTHER_URL).append()
+    cluster = process(trial.shared)
+    assert describe_transaction(cluster, "tx").decider == OTHER
+    abort = partial(abort_transaction, cluster, "tx", by="ops", reason="test")
+    assert outcome_of(abort) == ("done" if is_refused else "InvalidTxnStateError")
+    assert judge(trial) is not is_refused
+    assert describe_transaction(cluster, "tx").decider == ""
+
+
+def test_operator_who_fences_lets_the_table_decide() -> None:
+    """Its run is refused from then on, and what it asked for is whole (R43, R77)."""
+    trial = died_before_the_table()
+    row = fence_producer(process(trial.shared), "tx", by="ops", reason="test")
+    assert row.owner.former_runs == ("first",)
+    assert judge(trial)
+
+
+def test_table_that_cannot_be_read_delays_the_transaction() -> None:
+    """Nobody can tell whether it was decided; the row says which table it is (R37, R77)."""
+    trial = died_before_the_table()
+    head = f"{OTHER_URL}/_delta_log/"
+    cluster = process(trial.shared)
+
+    def plan(verb: str, path: str) -> Fault:
+        return Fault.FAIL_BEFORE if path.startswith(head) else Fault.NONE
+
+    faults(cluster).plan = plan
+    row = cluster.coordinator.describe("tx")
+    assert row is not None
+    assert outcome_of(partial(finish, cluster, row)) == "StorageError"
+    assert cluster.coordinator.describe("tx") == row
+    assert judge(trial)
+
+
+def test_table_that_was_made_again_decides_nothing() -> None:
+    """What was read is gone: nothing of the transaction is committed (R77)."""
+    trial = died_before_the_table()
+    other = ForeignTable(trial.shared, OTHER_URL)
+    other.commit(definition(table_id="0b1c7c6e-0000-4000-8000-00000000000f"))
+    after = recover(trial.shared)
+    assert visible(after, "mine") == (False, False)
+    assert state_of(after) is TransactionState.COMPLETE_ABORT
