@@ -5,6 +5,7 @@ Of each Delta feature, alone and together; as Spark, delta-rs and our own reader
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,16 +140,24 @@ def row_ids(table: Table) -> dict[int, int]:
 
 
 MONDAY = [{"day": "mon"}]
-FOREIGN: dict[str, tuple[Callable[[Table], object], str | None, str | None]] = {
+FOREIGN: dict[str, tuple[Callable[[Table, int], object], str | None, str | None]] = {
     # What another job does, and why it is in conflict with a change of the table, of monday's rows.
-    "append": (lambda t: t.insert(9), "changed rows", "changed rows"),
-    "append elsewhere": (lambda t: t.insert(9, day="wed"), "changed rows", None),
-    "optimize elsewhere": (lambda t: t.sql("OPTIMIZE {} WHERE day = 'tue'"), None, None),
-    "optimize": (lambda t: t.sql("OPTIMIZE {} WHERE day = 'mon'"), "the file", "the file"),
-    "delete": (lambda t: t.sql("DELETE FROM {} WHERE id = 2"), "changed the", "changed the"),
-    "delete elsewhere": (lambda t: t.sql("DELETE FROM {} WHERE id = 4"), "changed rows", None),
+    "append": (lambda t, n: t.insert(300 + n), "changed rows", "changed rows"),
+    "append elsewhere": (lambda t, n: t.insert(300 + n, day="wed"), "changed rows", None),
+    "optimize": (
+        lambda t, n: t.sql("OPTIMIZE {} WHERE day = 'mon'"),
+        "changed the file",
+        "changed the file",
+    ),
+    "optimize elsewhere": (lambda t, n: t.sql("OPTIMIZE {} WHERE day = 'tue'"), None, None),
+    "delete": (lambda t, n: t.sql(f"DELETE FROM {{}} WHERE id = {100 + n}"), "changed", "changed"),
+    "delete elsewhere": (
+        lambda t, n: t.sql(f"DELETE FROM {{}} WHERE id = {200 + n}"),
+        "changed rows",
+        None,
+    ),
     "properties": (
-        lambda t: t.sql("ALTER TABLE {} SET TBLPROPERTIES ('a' = 'b')"),
+        lambda t, n: t.sql(f"ALTER TABLE {{}} SET TBLPROPERTIES ('a' = '{n}')"),
         "the schema",
         "the schema",
     ),
@@ -158,23 +167,26 @@ FOREIGN: dict[str, tuple[Callable[[Table], object], str | None, str | None]] = {
 @pytest.mark.parametrize("features", ["plain", "all"])
 def test_change_after_those_of_others(spark: SparkSession, tmp_path: Path, features: str) -> None:
     """Never overwrites one of them: it is in conflict, or both are there (R78)."""
-    for number, (name, (other, whole, monday)) in enumerate(FOREIGN.items()):
+    table = create(spark, tmp_path / "t", features)
+    merges = Merges(table, tmp_path / "root")
+    numbers = itertools.count()
+    for name, (other, whole, monday) in FOREIGN.items():
         for partitions, why in ((None, whole), (MONDAY, monday)):
-            table = create(spark, tmp_path / f"{number}-{partitions is None}", features)
-            table.insert(5)
-            table.insert(6, day="tue")
-            root = tmp_path / f"root-{number}-{partitions is None}"
-            merges = Merges(table, root)
-            staged = merges.stage("UPDATE {} SET note = 'mine' WHERE id IN (1, 2)", partitions)
-            other(table)
-            before = table.ids()
+            n = next(numbers)
+            table.insert(100 + n)
+            table.insert(200 + n, day="tue")
+            note = f"UPDATE {{}} SET note = 'mine {n}' WHERE id IN (1, {100 + n})"
+            staged = merges.stage(note, partitions)
+            other(table, n)
+            before = table.sql("SELECT id FROM {} ORDER BY id")
             found = merges.commit(staged)
             assert (found is None) == (why is None), (name, found)
             assert why is None or (found is not None and why in found)
-            assert table.ids() == before
-            mine = table.sql("SELECT count(*) AS c FROM {} WHERE note = 'mine'")[0].c
+            assert table.sql("SELECT id FROM {} ORDER BY id") == before
+            mine = table.sql(f"SELECT count(*) AS c FROM {{}} WHERE note = 'mine {n}'")[0].c
             assert mine == (2 if why is None else 0), name
-            check_metadata(table)
+    table.ids()
+    check_metadata(table)
 
 
 def test_only_one_change_is_adopted(spark: SparkSession, tmp_path: Path) -> None:
