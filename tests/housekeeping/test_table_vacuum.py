@@ -156,11 +156,11 @@ def test_vacuum_keeps_deletion_vectors_and_change_data() -> None:
     file = {"path": "a", "deletionVector": {**vector, "cardinality": 1}}
     add = {"partitionValues": {"day": "1"}, "size": 1, "modificationTime": 0, "dataChange": True}
     table.commit({"add": {**file, **add, "stats": '{"numRecords":1}'}})
-    cluster.snapshot("kept", ttl_ms=20 * DAY_MS)
     names = {PurePosixPath(name).name for name in (kept, feed)}
     shared.clock.advance_ms(WEEK_MS)
     assert vacuum(shared) == 1
     assert staged_files(shared) == names
+    process(shared).snapshot("kept", ttl_ms=20 * DAY_MS)
     table.commit({"remove": {**file, "deletionTimestamp": 0}})
     shared.clock.advance_ms(3 * DAY_MS)
     assert vacuum(shared) == 1
