@@ -16,7 +16,7 @@ from spark_sink.commit import begin_batch, commit_begun
 from spark_sink.messages import StagedTask
 from tests.cases import Some
 from tests.spark_sink.test_query_rows import OPTIONS, QUERY, at_call, committed
-from tests.tables import ForeignTable, appended, definition, with_table
+from tests.tables import ForeignTable, appended, changed, definition, with_table
 from tests.world import (
     CRASHES,
     ERRORS,
@@ -30,17 +30,20 @@ from tests.world import (
 )
 from txnlog.cluster import Cluster
 from txnlog.coordinator.phases import Phases
-from txnlog.errors import ConfigError, TableChangedError
+from txnlog.errors import ConfigError, TableChangedError, TableConflictError
 from txnlog.testing.faults import Fault, SharedMemory
 
 NARROW = (("day", "string"),)
 
 
 class Driver:
-    """One run of the query; batch n writes to the topic, and n to the table."""
+    """One run of the query; batch n writes to the topic, and n to the table, or adds n to what it
+    `merges`.
+    """
 
-    def __init__(self, shared: SharedMemory, run: str) -> None:
-        self.cluster, self.run = process(shared), run
+    def __init__(self, shared: SharedMemory, run: str, *, merges: bool = False) -> None:
+        self.cluster, self.run, self.merges = process(shared), run, merges
+        self._table = ForeignTable(shared)
 
     def commit(self, batch_id: int, meanwhile: Callable[[], object] = lambda: None) -> bool:
         """False: the batch is committed, and its function was not called."""
@@ -48,18 +51,21 @@ class Driver:
         begun = begin_batch(self.cluster, OPTIONS, run, batch_id, Phases())
         if begun is None:
             return False
-        meanwhile()
         batch = staged(self.cluster, "orders", f"{batch_id}.{self.run}")
-        tables = appended(self.cluster, batch_id)
+        if self.merges:
+            tables = changed(self.cluster, *self._table.ours(), batch_id)
+        else:
+            tables = appended(self.cluster, batch_id)
+        meanwhile()
         commit_begun(self.cluster, begun, (batch,), Phases(), tables=tables)
         return True
 
 
-def with_driver() -> tuple[SharedMemory, Driver]:
+def with_driver(*, merges: bool = False) -> tuple[SharedMemory, Driver]:
     """It has committed batch 0."""
     shared = world()
     with_table(shared, process(shared))
-    driver = Driver(shared, "r1")
+    driver = Driver(shared, "r1", merges=merges)
     assert driver.commit(0)
     return shared, driver
 
@@ -70,41 +76,45 @@ def check(shared: SharedMemory, batches: int) -> None:
     assert ForeignTable(shared).ours() == list(range(batches))
 
 
-def calls_of_a_batch() -> int:
-    _, driver = with_driver()
+def calls_of_a_batch(*, merges: bool) -> int:
+    _, driver = with_driver(merges=merges)
     with planned(driver.cluster, {}) as plan:
         driver.commit(1)
     return plan.calls
 
 
+@pytest.mark.parametrize("merges", [False, True])
 @pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
-def test_batch_that_dies_at_any_call_is_there_once(fault: Fault, some: Some[Any]) -> None:
-    """Spark starts again, and repeats it (R54, R74)."""
-    for number in some(range(calls_of_a_batch())):
-        shared, driver = with_driver()
+def test_batch_that_dies_at_any_call_is_there_once(
+    fault: Fault, some: Some[Any], merges: bool
+) -> None:
+    """Spark starts again, and repeats it (R54, R74, R77)."""
+    for number in some(range(calls_of_a_batch(merges=merges))):
+        shared, driver = with_driver(merges=merges)
         with planned(driver.cluster, {number: fault}):
             died = outcome_of(lambda d=driver: d.commit(1)) == "crashed"
         assert died == (fault in CRASHES)
-        again = Driver(shared, "r2")
+        again = Driver(shared, "r2", merges=merges)
         again.commit(1)
         assert not again.commit(1)
         assert again.commit(2)
         check(shared, 3)
 
 
-def test_two_drivers_commit_a_batch_once(some: Some[Any]) -> None:
-    """They meet at each call of the old one, and while its function runs (R58, R74)."""
+@pytest.mark.parametrize("merges", [False, True])
+def test_two_drivers_commit_a_batch_once(some: Some[Any], merges: bool) -> None:
+    """They meet at each call of the old one, and while its function runs (R58, R74, R77)."""
 
     def meet(shared: SharedMemory, act: Callable[[Callable[[], object]], object]) -> None:
-        new, results = Driver(shared, "r2"), []
+        new, results = Driver(shared, "r2", merges=merges), []
         act(lambda: results.append(outcome_of(lambda: new.commit(1))))
         assert results == ["done"]
         check(shared, 2)
 
-    shared, old = with_driver()
+    shared, old = with_driver(merges=merges)
     meet(shared, lambda other: outcome_of(lambda: old.commit(1, other)))
-    for number in some(range(calls_of_a_batch())):
-        shared, old = with_driver()
+    for number in some(range(calls_of_a_batch(merges=merges))):
+        shared, old = with_driver(merges=merges)
 
         def at(other: Callable[[], object], old: Driver = old, number: int = number) -> None:
             at_call(old.cluster, number, other)
@@ -112,6 +122,23 @@ def test_two_drivers_commit_a_batch_once(some: Some[Any]) -> None:
             faults(old.cluster).plan = lambda verb, path: Fault.NONE
 
         meet(shared, at)
+
+
+@pytest.mark.parametrize("others_commit_at", ["read", "decision"])
+def test_batch_whose_table_others_have_changed_is_computed_again(others_commit_at: str) -> None:
+    """As `transactional` does; from the row that the refusal has left (R77, R78)."""
+    shared, driver = with_driver(merges=True)
+    table = ForeignTable(shared)
+    if others_commit_at == "decision":
+        change_before_publication(shared, driver.cluster, table.append)
+    meanwhile = table.append if others_commit_at == "read" else lambda: None
+    with pytest.raises(TableConflictError):
+        driver.commit(1, meanwhile)
+    assert table.ours() == [0]
+    assert driver.commit(1)
+    assert not driver.commit(1)
+    assert driver.commit(2)
+    check(shared, 3)
 
 
 def test_batch_that_waits_for_its_table_is_not_hidden_by_the_next_one() -> None:
@@ -129,8 +156,10 @@ def test_batch_that_waits_for_its_table_is_not_hidden_by_the_next_one() -> None:
     check(shared, 3)
 
 
-def change_before_publication(shared: SharedMemory, cluster: Cluster) -> None:
-    """Drop a column of the table when the decision has been written."""
+def change_before_publication(
+    shared: SharedMemory, cluster: Cluster, change: Callable[[], object] | None = None
+) -> None:
+    """Drop a column of the table, or make another change, when the decision has been written."""
     is_decided: list[str] = []
 
     def plan(verb: str, path: str) -> Fault:
@@ -138,7 +167,7 @@ def change_before_publication(shared: SharedMemory, cluster: Cluster) -> None:
             is_decided.append(path)
         elif len(is_decided) == 1 and verb == "put":
             is_decided.append(path)
-            ForeignTable(shared).commit(definition(NARROW))
+            (change or (lambda: ForeignTable(shared).commit(definition(NARROW))))()
         return Fault.NONE
 
     faults(cluster).plan = plan
