@@ -55,7 +55,7 @@ def spark_url(spark: Any, url: str, storage: StoreSettings) -> str:
 
 
 def escaped_url(spark: Any, url: str, storage: StoreSettings) -> str:
-    """The URL of a folder with escapes, as `_metadata.file_path` has it, with which Delta joins."""
+    """The URL of a folder with escapes, spelled as Spark names files that it reads."""
     path = spark._jvm.org.apache.hadoop.fs.Path(spark_url(spark, url, storage))
     return str(path.toUri().toString()).replace("file:///", "file:/", 1)
 
