@@ -218,36 +218,46 @@ def test_snapshot_between_two_calls_shows_tables_and_topics_alike(
     assert seen == {True, False}
 
 
-def test_snapshot_beside_a_change_shows_tables_and_topics_alike(some: Some[Any]) -> None:
-    """The change is asked for, and decided, between two calls of the snapshot (R77)."""
+@pytest.mark.parametrize("dies", [Fault.NONE, Fault.CRASH_AFTER], ids=["", "dies"])
+def test_snapshot_beside_a_change_shows_tables_and_topics_alike(
+    dies: Fault, some: Some[Any]
+) -> None:
+    """The change is asked for, and decided, between two calls of the snapshot; its process dies
+    before the row says so (R77).
+    """
     seen = set()
-    for trial in meetings(snapshots, lambda trial: trial.more.act(), some):
-        if trial.outcome == "done":
-            seen.add(look(trial.shared, trial.more.taken[0]))
+    for trial in meetings(snapshots, lambda trial: trial.more.act(dies), some):
+        assert trial.outcome == "done"
+        seen.add(look(trial.shared, trial.more.taken[0]))
         judge(trial)
     assert seen == {True, False}
 
 
 def snapshots() -> Trial:
     trial = change()
-    reader, writer = process(trial.shared), trial.act
+    reader = process(trial.shared)
     reader.snapshot()
     taken: list[Snapshot] = []
-    more = SimpleNamespace(act=writer, taken=taken)
+    more = SimpleNamespace(act=partial(dying, trial), taken=taken)
     return Trial(trial.shared, reader, lambda: taken.append(reader.snapshot()), more)
+
+
+def dying(trial: Trial, fault: Fault) -> None:
+    """The change, with a fault at its commit to the table."""
+
+    def plan(verb: str, path: str) -> Fault:
+        is_commit = verb == "put" and path.startswith(f"{OTHER_URL}/_delta_log/")
+        return fault if is_commit else Fault.NONE
+
+    faults(trial.cluster).plan = plan
+    trial.outcome = outcome_of(trial.act)
+    assert trial.outcome == ("done" if fault is Fault.NONE else "crashed")
 
 
 def died_before_the_table() -> Trial:
     """Asked for, and its process is gone."""
     trial = change()
-
-    def plan(verb: str, path: str) -> Fault:
-        is_commit = verb == "put" and path.startswith(f"{OTHER_URL}/_delta_log/")
-        return Fault.CRASH_BEFORE if is_commit else Fault.NONE
-
-    faults(trial.cluster).plan = plan
-    trial.outcome = outcome_of(trial.act)
-    assert trial.outcome == "crashed"
+    dying(trial, Fault.CRASH_BEFORE)
     return trial
 
 
