@@ -90,8 +90,8 @@ def count(tx: Transaction, frame: DataFrame, batch_id: int) -> None:
     rows = frame.selectExpr(*ROWS)
     tx.write(pipeline.split(frame))
     tx.append(NUMBERS, rows)
-    counted = rows.groupBy("parity").agg({"id": "max", "*": "count"})
-    tx.sql(COUNT, counted=counted.toDF("parity", "newest", "count"))
+    counting = "SELECT parity, count(*) AS count, max(id) AS newest FROM {rows} GROUP BY parity"
+    tx.sql(COUNT, counted=frame.sparkSession.sql(counting, rows=rows))
 
 
 def check_counts(spark: SparkSession, root: str | Path, count: int) -> None:
