@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from spark_sink.lineage import CommittedBatch, report
+from spark_sink.message_rows import TaskFiles
 from spark_sink.messages import StagedTask, this_process
 from spark_sink.source_offsets import PlannedBatch, group_offsets, planned_batch
 from txnlog.cluster import Cluster
@@ -61,7 +62,6 @@ def commit_micro_batch(options: Config, tasks: Sequence[StagedTask], batch_id: i
     def commit(
         cluster: Cluster, phases: Phases, committed: list[CommittedBatch]
     ) -> TransactionMetadata | None:
-        phases.facts.update(staging_facts(tasks))
         return commit_once(cluster, options, tasks, batch_id, phases, committed)
 
     run_micro_batch(options, tasks[0], batch_id, commit)
@@ -111,14 +111,15 @@ def commit_once(
 
     `committed` gets what was committed.
     """
-    batches = _ordered(tasks)
-    topics = tuple(sorted({batch.topic for batch in batches}))
+    files = task_files(options, tasks)
+    phases.facts.update(staging_facts(tasks, files))
+    topics = tuple(sorted(files.topics))
     begun = begin_batch(
-        cluster, options, tasks[0], batch_id, phases, topics=topics, is_empty=not batches
+        cluster, options, tasks[0], batch_id, phases, topics=topics, is_empty=not topics
     )
     if begun is None:
         return None
-    return commit_begun(cluster, begun, batches, phases, committed)
+    return commit_begun(cluster, begun, files, phases, committed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,18 +192,19 @@ def begin_batch(
 def commit_begun(
     cluster: Cluster,
     begun: BegunBatch,
-    batches: Sequence[StagedBatch],
+    files: TaskFiles,
     phases: Phases,
     committed: list[CommittedBatch] | None = None,
     *,
     tables: tuple[TableChange, ...] = (),
 ) -> TransactionMetadata:
     """Commit what was staged, with the offsets; the row that the commit leaves."""
-    topics = tuple(sorted({batch.topic for batch in batches}))
+    topics = tuple(sorted(files.topics))
     planned = begun.planned
+    write = partial(files.write, cluster.store)
     left = cluster.coordinator.commit(
         begun.row,
-        Staging(frozenset(topics), lambda: batches, tables),
+        Staging(files.topics, write, tables),
         offsets=begun.offsets,
         last_batch=LastBatch(batch_id=planned.batch_id, digest=planned.digest, topics=topics),
         phases=phases,
@@ -213,7 +215,7 @@ def commit_begun(
             run=begun.run,
             batch_id=planned.batch_id,
             row=left,
-            staged=batches,
+            staged=write(),
             offsets=begun.offsets,
             is_first_of_run=begun.is_first_of_run,
         )
@@ -298,12 +300,14 @@ def commit_batch_write(options: Config, tasks: Sequence[StagedTask]) -> None:
 
     Raises DuplicateTransactionError if only some of its topics have the pair.
     """
-    batches = _ordered(tasks)
-    if not batches:
+    files = task_files(options, tasks)
+    if not files.topics:
         return
     configure_logging()
-    phases = Phases(staging_facts(tasks))
+    phases = Phases(staging_facts(tasks, files))
     cluster = Cluster.cached(options.root, options.storage)
+    with phases.measure("tail"):
+        batches = files.write(cluster.store)
     host, pid = this_process()
     owner = Owner(run_id=str(uuid.uuid4()), host=host, pid=pid)
     transactional_id = options.get("transactional.id")
@@ -363,17 +367,22 @@ def _named(records: Mapping[str, int]) -> str:
     return ", ".join(f"{records[topic]} records in topic {topic}" for topic in sorted(records))
 
 
-def staging_facts(tasks: Sequence[StagedTask]) -> dict[str, str]:
+def task_files(options: Config, tasks: Sequence[StagedTask]) -> TaskFiles:
+    """The files of a commit, in task order."""
+    found = [(task.batches, task.rows) for task in tasks]
+    return TaskFiles(found, compression=options.get("compression.type"))
+
+
+def staging_facts(tasks: Sequence[StagedTask], files: TaskFiles) -> dict[str, str]:
     """What the tasks staged, and their own time, without waiting for rows.
 
     Tasks run in parallel: the longest one bounds the batch's latency, the sum is its cost.
     """
     times_ns = [task.stage_ns for task in tasks] or [0]
-    batches = _ordered(tasks)
     return {
         "tasks": str(len(tasks)),
-        "files": str(len(batches)),
-        "records": str(sum(batch.num_records for batch in batches)),
+        "files": str(files.num_files),
+        "records": str(files.num_records),
         "stageLongestMs": f"{max(times_ns) / 1e6:.3f}",
         "stageSumMs": f"{sum(times_ns) / 1e6:.3f}",
     }
@@ -390,11 +399,6 @@ def _log(what: str, names: tuple[object, ...], phases: Phases) -> None:
             *(facts[f] for f in ("records", "files", "tasks", "stageLongestMs", "stageSumMs")),
             phases.describe(),
         )
-
-
-def _ordered(tasks: Sequence[StagedTask]) -> list[StagedBatch]:
-    """The staged files in task order, which keeps the order of the input."""
-    return [batch for task in tasks for batch in task.batches]
 
 
 def _is_committed(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from spark_sink.message_rows import MessageRows
 from txnlog.errors import ConfigError
 from txnlog.protocol.metadata import StagedBatch
 
@@ -26,7 +28,7 @@ class StagedTask(WriterCommitMessage):
 
     Query, run and batch id are "" and -1 for a batch write. Spark passes them only to tasks, so
     the driver's commit reads them from here. `stage_ns` is the time of the sink's own work,
-    without waiting for rows.
+    without waiting for rows. `rows` are left for the commit to write.
     """
 
     task: int
@@ -36,9 +38,18 @@ class StagedTask(WriterCommitMessage):
     batch_id: int = -1
     stage_ns: int = 0
     query_name: str = ""
+    rows: MessageRows | None = None
 
 
-def stream_message(batches: tuple[StagedBatch, ...], stage_ns: int) -> StagedTask:
+class StagedRows(NamedTuple):
+    """What a task has made of its rows: files, or few rows; and the ns of work."""
+
+    batches: tuple[StagedBatch, ...]
+    rows: MessageRows | None
+    stage_ns: int
+
+
+def stream_message(staged: StagedRows) -> StagedTask:
     """The message of a streaming task. Raises ConfigError under a continuous trigger."""
     context = task_context()
     query_id, run_id, batch_id = (
@@ -52,7 +63,9 @@ def stream_message(batches: tuple[StagedBatch, ...], stage_ns: int) -> StagedTas
         )
     name = query_name(context.getLocalProperty(DESCRIPTION), query_id)
     task = context.partitionId()
-    return StagedTask(task, batches, query_id, run_id, int(batch_id), stage_ns, name)
+    return StagedTask(
+        task, staged.batches, query_id, run_id, int(batch_id), staged.stage_ns, name, staged.rows
+    )
 
 
 def query_name(description: str | None, query_id: str) -> str:
@@ -62,9 +75,10 @@ def query_name(description: str | None, query_id: str) -> str:
     return name[:QUERY_NAME_LENGTH_MAX] if found else ""
 
 
-def batch_message(batches: tuple[StagedBatch, ...], stage_ns: int) -> StagedTask:
+def batch_message(staged: StagedRows) -> StagedTask:
     """The message of a batch write's task."""
-    return StagedTask(task_context().partitionId(), batches, stage_ns=stage_ns)
+    task = task_context().partitionId()
+    return StagedTask(task, staged.batches, stage_ns=staged.stage_ns, rows=staged.rows)
 
 
 def task_context() -> TaskContext:

@@ -15,7 +15,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_sink.commit import commit_batch_write, commit_micro_batch
 from spark_sink.lineage import check_lineage
-from spark_sink.messages import StagedTask, batch_message, stream_message, task_context
+from spark_sink.message_rows import message_bytes_max
+from spark_sink.messages import StagedRows, StagedTask, batch_message, stream_message, task_context
 from spark_sink.rows import check_columns
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
@@ -30,7 +31,6 @@ from txnlog.connector.spark_versions import (
 from txnlog.connector.worker_memory import collect_garbage, keep_freed_memory
 from txnlog.errors import ConfigError, TxnLogError
 from txnlog.process.failpoint import reach
-from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.txn_memory import TXN_PREFIX
 from txnlog.settings.config import Config, parse_config
 
@@ -110,7 +110,7 @@ class TxnLogStreamWriter(DataSourceStreamArrowWriter):
     @reports_causes
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows; nothing is visible before the commit."""
-        return stream_message(*stage_rows(self._options, self._cluster_id, iterator))
+        return stream_message(stage_rows(self._options, self._cluster_id, iterator))
 
     @reports_causes
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -138,7 +138,7 @@ class TxnLogWriter(DataSourceArrowWriter):
     @reports_causes
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows; nothing is visible before the commit."""
-        return batch_message(*stage_rows(self._options, self._cluster_id, iterator))
+        return batch_message(stage_rows(self._options, self._cluster_id, iterator))
 
     @reports_causes
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -166,11 +166,11 @@ def _cluster(options: Config) -> Cluster:
 
 
 def stage_rows(
-    options: Config, cluster_id: str, rows: Iterator[pa.RecordBatch]
-) -> tuple[tuple[StagedBatch, ...], int]:
+    options: Config, cluster_id: str, rows: Iterator[pa.RecordBatch], *, tasks_before: int = 0
+) -> StagedRows:
     """Stage one task's rows, which this thread receives and another one stages.
 
-    Returns its files and the ns of work, without waiting for rows.
+    `tasks_before` are other tasks of the same commit, in earlier jobs.
     """
     began_ns = perf_counter_ns()
     keep_freed_memory()
@@ -183,17 +183,19 @@ def stage_rows(
         auto_create=options.get("auto.create.topics.enable"),
         partitions=options.get("num.partitions"),
         compression=options.get("compression.type"),
+        message_bytes_max=message_bytes_max(tasks_before + task_context().partitionId()),
     )
     opened_ns = perf_counter_ns() - began_ns
 
-    def stage(received: Iterable[pa.RecordBatch]) -> tuple[tuple[StagedBatch, ...], int]:
+    def stage(received: Iterable[pa.RecordBatch]) -> StagedRows:
         began_ns = perf_counter_ns()
         timed_rows = _TimedRows(iter(received))
         staged = tuple(stager.write(timed_rows))
-        return staged, opened_ns + perf_counter_ns() - began_ns - timed_rows.waited_ns
+        own_ns = opened_ns + perf_counter_ns() - began_ns - timed_rows.waited_ns
+        return StagedRows(staged, stager.message_rows, own_ns)
 
     try:
-        staged, own_ns = consume_beside(rows, stage)
+        staged = consume_beside(rows, stage)
     except TxnLogError as error:
         if "row" not in error.context:
             raise
@@ -201,7 +203,7 @@ def stage_rows(
         raise error.replace(f"Task {task}: {error.message}", task=task) from error
     collect_garbage()
     reach("stage.after")
-    return staged, own_ns
+    return staged
 
 
 class _TimedRows:

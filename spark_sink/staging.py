@@ -12,7 +12,8 @@ and any number of lanes:
     files_max      files with encoded bytes in memory, each with its encoder
     streams_max    files streamed through the store's writer, each with its upload buffer
 
-Staging deletes no file: after an error, vacuum removes what was written.
+Staging deletes no file: after an error, vacuum removes what was written. The rows of a task with
+few bytes go into its commit message instead (message_rows.py).
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from spark_sink.message_rows import Lane, MessageRows, as_table, write_rows
 from spark_sink.routing import Int32s, Router, Topic, Topics
 from spark_sink.rows import check_columns, rows_of_batch, sliced
 from txnlog.connector.record_batches import combined
 from txnlog.protocol.metadata import StagedBatch
-from txnlog.storage.batches.records import record_sizes
+from txnlog.storage.batches.records import RECORD_OVERHEAD_BYTES, record_sizes
 from txnlog.storage.batches.writer import (
     ROW_GROUP_BYTES,
     BatchFile,
     BatchFileWriter,
     new_batch_name,
-    write_batch_file,
 )
 from txnlog.storage.store.objects import ObjectStore
 
@@ -44,7 +45,6 @@ __all__ = ["Limits", "Stager"]
 # Incoming batches are combined until the average lane gets this many rows: slices of a few rows
 # cost more than the rows.
 ROWS_PER_SLICE_MIN = 256
-ROWS_PER_CHUNK_MIN = 1024
 COMBINED_BYTES_MAX = 16 << 20
 PUTS_AT_ONCE = 8
 
@@ -92,13 +92,14 @@ class _PartitionBuffer:
     def is_streaming(self) -> bool:
         return self.file is not None and self.file.streaming
 
-    def take_waiting(self) -> pa.Table:
+    @property
+    def lane(self) -> Lane:
+        return Lane(self.log.name, self.log.topic_id, self.partition)
+
+    def take_waiting(self) -> list[pa.RecordBatch]:
         waiting = self.waiting
         self.waiting, self.waiting_bytes = [], 0
-        # The encoder works chunk by chunk: below this size, combining them first is faster.
-        if sum(batch.num_rows for batch in waiting) < ROWS_PER_CHUNK_MIN * len(waiting):
-            waiting = [combined(waiting)]
-        return pa.Table.from_batches(waiting)
+        return waiting
 
 
 class Stager:
@@ -107,7 +108,8 @@ class Stager:
     `topic` is the option, `target_size_bytes` the encoded size at which a file is rolled,
     `task_ms` the timestamp of rows without one (default: the store's clock at the first row),
     `compression` the codec of files (default: chosen by their content), `seed` makes the
-    partitions of rows without a key repeatable.
+    partitions of rows without a key repeatable. Up to `message_bytes_max` bytes of keys, values and
+    headers are not staged, but left in `message_rows`.
     """
 
     def __init__(
@@ -122,8 +124,11 @@ class Stager:
         task_ms: int | None = None,
         compression: str | None = None,
         seed: int | None = None,
+        message_bytes_max: int = 0,
         limits: Limits | None = None,
     ) -> None:
+        self.message_rows: MessageRows | None = None
+        self._message_bytes_max = message_bytes_max
         self._store = cluster.store
         self._topic = topic
         self._include_headers = include_headers
@@ -151,11 +156,20 @@ class Stager:
             first_row += batch.num_rows
             if self._round_bytes >= self._limits.round_bytes:
                 self._end_round()
-        self._finish_all()
         buffers = sorted(
             self._buffers.values(), key=lambda buffer: (buffer.log.name, buffer.partition)
         )
+        if self._fits_message(first_row):
+            self.message_rows = MessageRows.of([(each.lane, each.waiting) for each in buffers])
+            return []
+        self._finish_all()
         return [staged for buffer in buffers for staged in buffer.staged]
+
+    def _fits_message(self, rows: int) -> bool:
+        if not rows or any(buffer.file or buffer.staged for buffer in self._buffers.values()):
+            return False
+        size_bytes = sum(buffer.waiting_bytes for buffer in self._buffers.values())
+        return size_bytes - rows * RECORD_OVERHEAD_BYTES <= self._message_bytes_max
 
     def _resized(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Incoming batches, split or combined so that slices are neither tiny nor huge."""
@@ -236,7 +250,7 @@ class Stager:
         if not buffer.waiting:
             return
         size_bytes = buffer.waiting_bytes
-        table = buffer.take_waiting()
+        table = as_table(buffer.take_waiting())
         group_bytes = min(self._limits.row_group_bytes, self._target_size_bytes)
         rows = max(1, group_bytes * table.num_rows // max(size_bytes, 1))
         for start in range(0, table.num_rows, rows):
@@ -297,11 +311,10 @@ class Stager:
 
     def _finish(self, buffer: _PartitionBuffer) -> None:
         if buffer.file is None and buffer.waiting_bytes <= self._target_size_bytes:
-            staged_ms = self._store.now_ms()
-            written = write_batch_file(
-                self._store, _new_path(buffer), buffer.take_waiting(), compression=self._compression
+            rows = buffer.take_waiting()
+            buffer.staged.append(
+                write_rows(self._store, buffer.lane, rows, compression=self._compression)
             )
-            buffer.staged.append(_staged(buffer, written, staged_ms))
             return
         self._encode(buffer)
         if buffer.file is not None:

@@ -17,9 +17,16 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from spark_sink.commit import BegunBatch, begin_batch, commit_begun, run_micro_batch, staging_facts
+from spark_sink.commit import (
+    BegunBatch,
+    begin_batch,
+    commit_begun,
+    run_micro_batch,
+    staging_facts,
+    task_files,
+)
 from spark_sink.lineage import CommittedBatch, check_lineage
-from spark_sink.messages import DESCRIPTION, QUERY_ID, RUN_ID, StagedTask, query_name
+from spark_sink.messages import DESCRIPTION, QUERY_ID, RUN_ID, StagedRows, StagedTask, query_name
 from spark_sink.sink import check_schema, stage_rows
 from spark_sink.source_offsets import check_checkpoint
 from spark_sink.table_staging import Partitions, StagedWrites
@@ -29,7 +36,7 @@ from txnlog.coordinator.phases import Phases
 from txnlog.errors import ConfigError, InvalidTxnStateError, TableConflictError
 from txnlog.process.failpoint import reach
 from txnlog.protocol.enlisted.parts import Mode
-from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
+from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.settings import arguments
 from txnlog.settings.config import Config, parse_config
 
@@ -91,11 +98,11 @@ class Transaction:
         with self._writing():
             _frame("records", records)
             check_schema(records.schema, self._options)
-            stage = partial(_stage_task, self._options, self._cluster.cluster_id)
+            stage = partial(_stage_task, self._options, self._cluster.cluster_id, len(self._tasks))
             staged = records.mapInArrow(stage, "staged binary").collect()
             for task, row in enumerate(staged, len(self._tasks)):
-                batches, stage_ns = _STAGED.decode(row.staged)
-                self._tasks.append(StagedTask(task, batches, stage_ns=stage_ns))
+                batches, rows, stage_ns = _STAGED.decode(row.staged)
+                self._tasks.append(StagedTask(task, batches, stage_ns=stage_ns, rows=rows))
 
     def append(self, table: str, rows: DataFrame) -> None:
         """Stage rows for an enlisted Delta table, by the names of their columns.
@@ -218,14 +225,14 @@ class Transaction:
         if self._refusal:
             raise InvalidTxnStateError(f"Nothing was committed: {self._refusal}.")
         self._refusal = "the function of its micro-batch has returned"
-        phases.facts.update(staging_facts(self._tasks))
-        batches = [batch for task in self._tasks for batch in task.batches]
+        files = task_files(self._options, self._tasks)
+        phases.facts.update(staging_facts(self._tasks, files))
         read = [writes.change for _, writes in sorted(self._tables.items())]
         changes = self._cluster.store.together(read)
         tables = tuple(change for change in changes if change is not None)
-        if not batches and not tables and not begun.offsets:
+        if not files.topics and not tables and not begun.offsets:
             return None
-        return commit_begun(self._cluster, begun, batches, phases, committed, tables=tables)
+        return commit_begun(self._cluster, begun, files, phases, committed, tables=tables)
 
 
 def transactional(
@@ -328,13 +335,12 @@ def _run_of(frame: DataFrame) -> StagedTask:
     return StagedTask(0, (), query_id, run_id, query_name=name)
 
 
-_Staged = tuple[tuple[StagedBatch, ...], int]
-_STAGED = msgspec.msgpack.Decoder(_Staged)
+_STAGED = msgspec.msgpack.Decoder(StagedRows)
 
 
 def _stage_task(
-    options: Config, cluster_id: str, rows: Iterator[pa.RecordBatch]
+    options: Config, cluster_id: str, tasks_before: int, rows: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """One row: the files of a task, and the ns of its work."""
-    staged: _Staged = stage_rows(options, cluster_id, rows)
+    staged = stage_rows(options, cluster_id, rows, tasks_before=tasks_before)
     yield pa.RecordBatch.from_pydict({"staged": [msgspec.msgpack.encode(staged)]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -89,7 +90,9 @@ def test_each_task_ends_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     cluster.create_topic("t", partitions=1)
     options = parse_config({"path": str(tmp_path), "topic": "t"}, "writeStream")
     rows = pa.RecordBatch.from_pydict({"key": [b"k"], "value": [b"v"]})
-    (staged,), _ = sink.stage_rows(options, cluster.cluster_id, iter([rows, rows]))
+    monkeypatch.setattr(sink, "task_context", lambda: SimpleNamespace(partitionId=lambda: 0))
+    monkeypatch.setattr(sink, "message_bytes_max", lambda task: 0)
+    (staged,) = sink.stage_rows(options, cluster.cluster_id, iter([rows, rows])).batches
     assert calls == ["write"]
     file = FileSlice(f"t/{staged.path}", 0, 1, staged.size_bytes, staged.num_records)
     found = PartitionRange("t", 0, 0, 2, (file,))

@@ -69,10 +69,14 @@ def count_by_sql(spark: SparkSession, root: str, topic: str, expected: int) -> N
     assert found == expected, f"{topic} has {found} records in SQL, not {expected}"
 
 
-def write(spark: SparkSession, root: str, topic: str, count: int, tasks: int) -> None:
+def write(
+    spark: SparkSession, root: str, topic: str, count: int, tasks: int, large: bool = False
+) -> None:
     """A batch write of the numbers below `count`, in several tasks."""
     frame = spark.range(0, count, 1, tasks).selectExpr(
-        f"cast(id % {pipeline.KEYS} as string) as key", "cast(id as string) as value"
+        f"cast(id % {pipeline.KEYS} as string) as key",
+        "cast(id as string) as value",
+        *([pipeline.LARGE] if large else []),
     )
     frame.write.format("txnlog").option("topic", topic).mode("append").save(root)
 

@@ -34,6 +34,8 @@ WAIT_S = 600
 
 NUMBER = "cast(cast(value as string) as long)"
 TO_TOPICS = f"if({NUMBER} % 2 = 0, 'evens', 'odds') as topic"
+LARGE = "array(named_struct('key', 'h', 'value', cast(repeat('x', 250000) as binary))) as headers"
+"""Ten such records are too many bytes for a commit message."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -79,9 +81,10 @@ def numbers(spark: SparkSession, root: str | Path, **options: object) -> DataFra
     )
 
 
-def split(frame: DataFrame, *, shift: int = 0) -> DataFrame:
+def split(frame: DataFrame, *, shift: int = 0, large: bool = False) -> DataFrame:
     """Each number with its output topic; an even `shift` is added, to distinguish runs."""
-    return frame.selectExpr("key", f"cast({NUMBER} + {shift} as string) as value", TO_TOPICS)
+    value = f"cast({NUMBER} + {shift} as string) as value"
+    return frame.selectExpr("key", value, TO_TOPICS, *([LARGE] if large else []))
 
 
 def writer(
@@ -105,12 +108,13 @@ def start(
     *,
     batch_records: int | None = None,
     shift: int = 0,
+    large: bool = False,
     source: Mapping[str, object] | None = None,
     **options: object,
 ) -> StreamingQuery:
     """Start the pipeline on the available input; `source` and `options` are their options."""
     frame = numbers(spark, root, maxOffsetsPerTrigger=batch_records, **(source or {}))
-    frame = split(frame, shift=shift)
+    frame = split(frame, shift=shift, large=large)
     return writer(frame, root, checkpoint, **options).start()
 
 

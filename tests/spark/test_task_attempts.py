@@ -36,7 +36,8 @@ def test_stream_task_killed_after_staging_and_repeated_gives_no_duplicates(
     root = tmp_path / "root"
     pipeline.feed(root, range(60))
     second_driver.failpoint.set("stage.after@2")
-    error = second_driver.run("stream", root, checkpoint=tmp_path / "checkpoint", batch_records=20)
+    checkpoint = tmp_path / "checkpoint"
+    error = second_driver.run("stream", root, checkpoint=checkpoint, batch_records=20, large=True)
     assert error is None
     assert second_driver.failpoint.hits >= 4, "three batches, and one attempt that was killed"
     count("kills", "Spark task, after it has staged")
@@ -65,7 +66,7 @@ def test_batch_write_tasks_killed_after_staging_and_repeated_give_no_duplicates(
     """One task of three is repeated; the other two are not (R56)."""
     root = tmp_path / "root"
     second_driver.failpoint.set("stage.after@2")
-    assert second_driver.run("write", root, topic="evens", count=60, tasks=3) is None
+    assert second_driver.run("write", root, topic="evens", count=60, tasks=3, large=True) is None
     assert second_driver.failpoint.hits == 4
     count("kills", "Spark task, after it has staged")
     second_driver.failpoint.clear()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spark_sink import transactional
-from spark_sink.commit import begin_batch, commit_begun
+from spark_sink.commit import begin_batch, commit_begun, task_files
 from spark_sink.messages import StagedTask
 from tests.cases import Some
 from tests.spark_sink.test_query_rows import OPTIONS, QUERY, at_call, committed
@@ -52,12 +52,13 @@ class Driver:
         if begun is None:
             return False
         batch = staged(self.cluster, "orders", f"{batch_id}.{self.run}")
+        files = task_files(OPTIONS, [StagedTask(0, (batch,))])
         if self.merges:
             tables = changed(self.cluster, *self._table.ours(), batch_id)
         else:
             tables = appended(self.cluster, batch_id)
         meanwhile()
-        commit_begun(self.cluster, begun, (batch,), Phases(), tables=tables)
+        commit_begun(self.cluster, begun, files, Phases(), tables=tables)
         return True
 
 

@@ -31,10 +31,11 @@ def cluster(tmp_path: Path) -> Cluster:
 
 @pytest.fixture
 def stage(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    """Stage rows as task 7 of Spark does."""
+    """Stage rows as task 7 of Spark does, into files."""
+    monkeypatch.setattr(sink, "message_bytes_max", lambda task: 0)
     monkeypatch.setattr(sink, "task_context", lambda: SimpleNamespace(partitionId=lambda: 7))
     options = parse_config({"path": str(tmp_path), "topic": "t"}, "writeStream")
-    return lambda rows: sink.stage_rows(options, cluster.cluster_id, rows)[0]
+    return lambda rows: sink.stage_rows(options, cluster.cluster_id, rows).batches
 
 
 def batch(number: int, **more: list[int]) -> pa.RecordBatch:
