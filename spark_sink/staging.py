@@ -33,7 +33,6 @@ from txnlog.connector.record_batches import combined
 from txnlog.protocol.metadata import StagedBatch
 from txnlog.storage.batches.records import RECORD_OVERHEAD_BYTES, record_sizes
 from txnlog.storage.batches.writer import (
-    ROW_GROUP_BYTES,
     BatchFile,
     BatchFileWriter,
     new_batch_name,
@@ -60,13 +59,13 @@ class StagingCluster(Topics, Protocol):
 class Limits:
     """Memory bounds of one task, see the module's docstring. Tests make them small."""
 
-    round_bytes: int = 16 << 20
+    round_bytes: int = 8 << 20
     carried_bytes: int = 32 << 20
     held_bytes: int = 64 << 20
     stream_from_bytes: int = 8 << 20
     files_max: int = 1024
     streams_max: int = 4
-    row_group_bytes: int = ROW_GROUP_BYTES // 2
+    row_group_bytes: int = 6 << 20
 
 
 LOCAL_LIMITS = Limits(stream_from_bytes=0, streams_max=64)
