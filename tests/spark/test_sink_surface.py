@@ -86,6 +86,25 @@ def test_keys_go_where_kafka_puts_them_and_rows_without_stick(
     assert len({row.partition for row in read(spark, tmp_path, "bare")}) == 1
 
 
+def test_small_tasks_share_a_file_per_partition(spark: SparkSession, tmp_path: Path) -> None:
+    """Six tasks and two partitions: two files, in the order of the tasks (D147); of large tasks
+    each writes its own.
+    """
+    frame = spark.range(0, 60, 1, 6).selectExpr(
+        "cast(id % 7 as string) key", "cast(id as string) value"
+    )
+    write(frame, tmp_path, topic="t", num_partitions=2)
+    assert len(pipeline.live_files(tmp_path, "t")) == 2
+    rows = read(spark, tmp_path, "t")
+    for partition in range(2):
+        values = [int(row.value) for row in rows if row.partition == partition]
+        assert values == sorted(values)
+    assert sorted(int(row.value) for row in rows) == list(range(60))
+    large = frame.selectExpr("*", pipeline.LARGE)
+    write(large.coalesce(3), tmp_path, topic="t")
+    assert len(pipeline.live_files(tmp_path, "t")) == 2 + 6
+
+
 def test_row_of_a_query_is_at_its_id_with_its_name_and_timeout(lab: Lab) -> None:
     """An operator finds the query by its name; kafka.<name> has the same effect."""
     lab.feed(0, 10)
