@@ -158,6 +158,49 @@ def test_writers_of_one_log_on_a_disk_with_fsync_share_it() -> None:
     assert longest_ms <= 200
 
 
+def test_reader_that_is_behind_reads_several_commits_in_one_round() -> None:
+    """A round for each commit: meanwhile others wrote more, and who was behind stayed behind."""
+    shared, world = MemoryStore(), VirtualTime()
+
+    def open_log(number: int) -> tuple[SlowStore, DeltaLog]:
+        store = SlowStore(shared, world, latency_ms=(25.0, 25.0), seed=number)
+        return store, DeltaLog(store, "table", _Ignored(), settings=OFF)
+
+    (_, writer), (store, reader) = open_log(1), open_log(2)
+    write(writer, _create(writer))
+    reader.refresh()
+    took_ms, requests = [], []
+    for _ in range(2):
+        for number in range(6):
+            write(writer, partial(writer.commit, [Txn(f"{number}", 1)], operation="WRITE"))
+        store.requests, began_ms = 0, world.at_ms
+        world.run([reader.refresh])
+        took_ms.append(world.at_ms - began_ms)
+        requests.append(store.requests)
+    assert reader.version == writer.version
+    # 1, 1, 2, 4 slots; then all at once, with the empty one after them.
+    assert (took_ms, requests) == ([100.0, 25.0], [8, 7])
+    store.requests = 0
+    for _ in range(2):
+        reader.refresh()
+    assert store.requests == 8, "none was there, so the next read asks for one"
+
+
+def test_commit_that_has_beaten_ours_is_read_once() -> None:
+    shared, world = MemoryStore(), VirtualTime()
+    stores = [SlowStore(shared, world, latency_ms=(25.0, 25.0), seed=n) for n in range(2)]
+    first, second = (DeltaLog(store, "table", _Ignored(), settings=OFF) for store in stores)
+    write(first, _create(first))
+    second.refresh()
+    write(first, partial(first.commit, [Txn("1", 1)], operation="WRITE"))
+    stores[1].requests = 0
+    assert isinstance(second.commit([Txn("2", 1)], operation="WRITE"), delta_log.Conflict)
+    second.refresh()
+    assert second.version == first.version
+    # The put, what has beaten it, and the end.
+    assert stores[1].requests == 3
+
+
 def test_without_giving_way_a_writer_starves(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test above would find."""
     monkeypatch.setattr(delta_log, "give_way_ms", lambda **_: 0.0)

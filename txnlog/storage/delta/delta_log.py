@@ -63,6 +63,8 @@ from txnlog.storage.store.objects import ObjectStore
 _READ_AT_ONCE = 32
 """Commits that are read by number before they are applied; a log in an object store that has more
 is listed, so that the others are fetched together."""
+_AHEAD_MAX = 8
+"""Commits that are asked for in one round of an object store."""
 _FAR_BEHIND = 10_000
 """Commits that a local disk gives in about half a second, in which a log is opened again."""
 _OPENS_MAX = 5
@@ -169,6 +171,10 @@ class DeltaLog:
         self._is_ready = False
         self._wins = 0
         self._others_ms: int | None = None
+        self._ahead = 1
+        """Slots that the next read asks for together."""
+        self._beaten_by = -1, b""
+        """The version at which a commit of ours was beaten, and what is there: read only once."""
 
     def __repr__(self) -> str:
         return f"DeltaLog({self.store.url}/{self.path}, version {self.version})"
@@ -265,16 +271,29 @@ class DeltaLog:
         commits: list[Commit] = []
         try:
             while len(commits) < _READ_AT_ONCE:
-                version = self.version + 1 + len(commits)
-                source = commit_path(self.path, version)
-                data = self._get_if_there(source)
-                if data is None:
-                    return commits, True
-                commits.append(decode_commit(data, version=version, source=source))
+                # Where several were found, several follow: a round each, and others commit more.
+                count = (
+                    1 if self.store.is_local else min(max(self._ahead, len(commits)), _AHEAD_MAX)
+                )
+                next_version = self.version + 1 + len(commits)
+                found = self._get_each(range(next_version, next_version + count))
+                for version, data in enumerate(found, next_version):
+                    if data is None:
+                        self._ahead = len(commits) + 1 if len(commits) > 1 else 1
+                        return commits, True
+                    source = commit_path(self.path, version)
+                    commits.append(decode_commit(data, version=version, source=source))
         except TxnLogError:
             if not commits:
                 raise
         return commits, False
+
+    def _get_each(self, versions: Sequence[int]) -> list[bytes | None]:
+        """The commits at these slots, None where one is empty."""
+        (beaten, data), self._beaten_by = self._beaten_by, (-1, b"")
+        known: list[bytes | None] = [data] if beaten == versions[0] else []
+        paths = [commit_path(self.path, version) for version in versions[len(known) :]]
+        return known + self.store.together([partial(self._get_if_there, path) for path in paths])
 
     def _is_far_behind(self) -> bool:
         """Whether a checkpoint saves reading very many commits."""
@@ -412,6 +431,7 @@ class DeltaLog:
     def _load(self, files: LogFiles) -> None:
         """Replace the view; it is unchanged if a file cannot be read."""
         self._confirmed = None
+        self._beaten_by = -1, b""
         if self.exists and not files.commits and files.newest_checkpoint is None:
             self.store.check_folder(f"{self.path}/_delta_log")
             raise LogGapError(
@@ -673,12 +693,14 @@ class DeltaLog:
             # From here on our put may still be under way, even if the store replied "exists".
             doubtful = True
             try:
-                found = decode_commit(self.store.get(path), version=0, source=path)
+                there = self.store.get(path)
+                found = decode_commit(there, version=0, source=path)
                 self.store.rely_on([path])
-                is_ours = found.info.write_id == write_id
-                if is_ours:
+                if found.info.write_id == write_id:
                     self.store.retries.worked(self.path)
-                return is_ours
+                    return True
+                self._beaten_by = self.version + 1, there
+                return False
             except NotSyncedError:
                 return None
             except (ObjectNotFoundError, StorageError, OutOfMemoryError):
