@@ -1,4 +1,4 @@
-"""Rows of small tasks: they travel in the commit message, and the commit writes them (D147).
+"""Rows of small tasks: they travel in the commit message, and the commit writes them (D148).
 
 One file holds one partition's batch, so 16 tasks and 16 partitions would make 256 files of a
 micro-batch, most of them small: each costs its creation, a line in the log, a request on an object

@@ -10,7 +10,7 @@ from benchmarks.figures import Figure
 from benchmarks.scale import Scale
 from benchmarks.suite import Suite, run
 
-GROUPS = ("commits", "groups", "opening", "upkeep", "micro_batches", "bulk", "tables")
+GROUPS = ("commits", "groups", "writers", "opening", "upkeep", "micro_batches", "bulk", "tables")
 
 
 def measure(group: str, scale: Scale) -> list[Figure]:

@@ -34,7 +34,8 @@ def piece(of: ProducerIdAndEpoch, status: str, first: int, last: int) -> Appende
 
 def change(ago_ms: int, operation: str, *pieces: Appended) -> TopicChange:
     transaction = pieces[0].transaction if pieces else NOBODY
-    return TopicChange(NOW_MS - ago_ms, 0, operation, transaction, pieces)
+    marked = (transaction,) if operation == MARKERS else ()
+    return TopicChange(NOW_MS - ago_ms, 0, operation, transaction, pieces, marked)
 
 
 EAGER = [

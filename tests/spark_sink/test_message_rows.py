@@ -78,7 +78,7 @@ def values_of(cluster: Cluster, files: Sequence[StagedBatch]) -> dict[tuple[str,
 
 
 def test_tasks_share_one_file_per_partition_in_their_order() -> None:
-    """16 tasks and 16 partitions would make 256 files of each micro-batch (D147)."""
+    """16 tasks and 16 partitions would make 256 files of each micro-batch (D148)."""
     cluster = process(world())
     values = [[f"{task}-{row}" for row in range(40)] for task in range(5)]
     tasks = [task_of(cluster, task, some) for task, some in enumerate(values)]

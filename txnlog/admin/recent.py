@@ -16,6 +16,7 @@ from txnlog.protocol.decoding import to_int64
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import ProducerIdAndEpoch
 from txnlog.protocol.panels.changes import (
+    MARKERS,
     Change,
     Changes,
     GroupChange,
@@ -25,7 +26,8 @@ from txnlog.protocol.panels.changes import (
 )
 from txnlog.protocol.shards import offsets_table, state_table
 from txnlog.protocol.stories import RowChange
-from txnlog.storage.delta.actions import Add, Commit, Remove, decode_commit
+from txnlog.protocol.txn_memory import producer_key
+from txnlog.storage.delta.actions import Add, Commit, Remove, Txn, decode_commit
 from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.cluster_log import PATH as CLUSTER
@@ -176,7 +178,17 @@ def changes_in(table: str, commit: Commit) -> Iterator[Change]:
         transaction = ProducerIdAndEpoch(*map(_number, numbers))
         adds = (action for action in commit.actions if isinstance(action, Add))
         found = appended(add.partition_values for add in adds)
-        yield TopicChange(info.timestamp, commit.version, info.operation, transaction, found)
+        marked = _marked(commit) if info.operation == MARKERS else ()
+        yield TopicChange(
+            info.timestamp, commit.version, info.operation, transaction, found, marked
+        )
+
+
+def _marked(commit: Commit) -> tuple[ProducerIdAndEpoch, ...]:
+    """The transactions that have their markers in a commit."""
+    txns = (action for action in commit.actions if isinstance(action, Txn))
+    keys = ((producer_key(txn.app_id), txn.version) for txn in txns)
+    return tuple(ProducerIdAndEpoch(key, epoch) for key, epoch in keys if isinstance(key, int))
 
 
 def _number(text: str) -> int:

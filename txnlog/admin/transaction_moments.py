@@ -13,7 +13,7 @@ from txnlog.protocol.batches import NONE, BatchHeader
 from txnlog.protocol.explanations import Piece
 from txnlog.protocol.metadata import ProducerIdAndEpoch, TransactionMetadata
 from txnlog.protocol.moments import Moved, Step, TransactionMoment, Written
-from txnlog.protocol.panels.changes import MARKERS, Changes
+from txnlog.protocol.panels.changes import Changes
 from txnlog.protocol.panels.queries import phases_in, told_phases
 from txnlog.protocol.shards import state_table
 from txnlog.protocol.states import TransactionResult, TransactionState
@@ -106,7 +106,7 @@ def _steps(changes: Sequence[RowChange], transaction: ProducerIdAndEpoch) -> Ite
 def _visible(transaction: ProducerIdAndEpoch, recent: Changes) -> Iterator[Step]:
     for topic, changes in recent.topics.items():
         for change in changes:
-            if change.operation == MARKERS and change.transaction == transaction:
+            if transaction in change.marked:
                 ends = {one.status for one in change.appended}
                 what = " and ".join(sorted(ends)) or "nothing of it"
                 yield Step(change.at_ms, f"Its marker is in topic {topic}: {what}.")

@@ -10,17 +10,19 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from txnlog.coordinator.helping import Helping, helping_of
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.root import Root, by_shard
 from txnlog.coordinator.staged_files import check_published, check_there
 from txnlog.coordinator.state_rows import describe
 from txnlog.coordinator.tables import TablePublications
-from txnlog.errors import RESTORE_ALL, LogGapError, TxnLogError
+from txnlog.errors import RESTORE_ALL, InvalidCommitError, LogGapError, TxnLogError
 from txnlog.process.failpoint import reach
 from txnlog.process.failures import Failures, caught
 from txnlog.protocol.appends import Settled, has_marker, prepare_marker
 from txnlog.protocol.enlisted.parts import Part
 from txnlog.protocol.groups import Group, OffsetsCommit
+from txnlog.protocol.helping import with_markers
 from txnlog.protocol.metadata import GroupTicket, StagedBatch, TransactionMetadata
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.tickets import prepare_carried_offsets
@@ -191,7 +193,9 @@ def _write_markers(
     work = f"Markers of {row.transactional_id!r} at epoch {row.txn_epoch}"
     failures = Failures(work, logging.DEBUG)
     left: dict[str, Callable[[Reading], bool]] = {
-        f"topic {topic!r}": partial(_write_markers_of, root.topic_log(topic), row, ids, looks=looks)
+        f"topic {topic!r}": partial(
+            _write_markers_of, root, root.topic_log(topic), row, ids, looks=looks
+        )
         for topic, ids in sorted(_topics_of(row).items())
     }
     for table in (one for one in row.tables if one.mode != "merge"):
@@ -246,6 +250,7 @@ def _while_decided(
 
 
 def _write_markers_of(
+    root: Root,
     log: TopicLog,
     row: TransactionMetadata,
     topic_ids: Sequence[str],
@@ -260,7 +265,9 @@ def _write_markers_of(
             log.refresh()
             if not has_marker(log.view, topic_id, row.transaction):
                 check_there(log.store, batches, row.transactional_id)
-        if not _write_marker(log, row, topic_id, batches, reading):
+        # What this process has just decided: others may be about to publish there, too.
+        helping = None if looks or log.store.is_local else helping_of(root, log)
+        if not _write_marker(log, row, topic_id, batches, reading, helping):
             return False
         reach("marker.after")
     return True
@@ -272,13 +279,14 @@ def _write_marker(
     topic_id: str,
     batches: Sequence[StagedBatch],
     reading: Reading,
+    helping: Helping | None,
 ) -> bool:
     """False: not written, because the row was read too long ago. Raises as `check_published`."""
 
     def decide(state: TopicState) -> TopicCommit | Settled | None:
         if not reading.counts_for(log.log):
             return None
-        return prepare_marker(
+        mine = prepare_marker(
             state,
             topic_id=topic_id,
             transaction=row.transaction,
@@ -286,13 +294,43 @@ def _write_marker(
             batches=batches,
             app=row.pending.app,
         )
+        if isinstance(mine, Settled) or helping is None or not helping.reading.counts_for(log.log):
+            return mine
+        return with_markers(state, mine, log.name, helping.rows)
 
-    made = log.transact(decide)
+    if helping is None:
+        made = log.transact(decide)
+    else:
+        made = _transact_with_others(log, decide, helping, row, topic_id)
     if isinstance(made, Settled) and made.missing:
         # Only what a client had prepared may be much older than its decision (R72).
         decided_ms = row.updated_ms if row.pending.prepared_by_client else -1
         check_published(log, made.missing, row.transactional_id, decided_ms=decided_ms)
     return made is not None
+
+
+def _transact_with_others(
+    log: TopicLog,
+    decide: Callable[[TopicState], TopicCommit | Settled | None],
+    helping: Helping,
+    row: TransactionMetadata,
+    topic_id: str,
+) -> TopicCommit | Settled | None:
+    """As TopicLog.transact, where others may be about to publish in the topic, too."""
+
+    def is_published() -> bool:
+        return has_marker(log.view, topic_id, row.transaction)
+
+    helping.rows = []
+    refresh, guesses = partial(helping.refresh, is_published), not helping.is_contended
+    try:
+        return log.transact(decide, refresh=refresh, guesses=guesses)
+    except InvalidCommitError:
+        if not helping.rows:
+            raise
+        # A row that no topic can take costs its own id only (D57).
+        helping.rows = []
+        return log.transact(decide)
 
 
 def _write_offsets(root: Root, row: TransactionMetadata, reading: Reading) -> bool:

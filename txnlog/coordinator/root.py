@@ -44,6 +44,9 @@ class Root:
         self._shards: dict[int, TransactionLog] = {}
         self._offsets: dict[int, OffsetsLog] = {}
         self._tables: dict[str, EnlistedLog] = {}
+        self.helpings: dict[str, object] = {}
+        """See txnlog.coordinator.helping; by topic."""
+        self.helping = threading.Lock()
         # A shard may be opened while several transactions are finished side by side.
         self._opening = threading.RLock()
 

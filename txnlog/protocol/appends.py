@@ -132,6 +132,7 @@ def prepare_marker(
     result: TransactionResult,
     batches: Sequence[StagedBatch] = (),
     app: AppTransaction | None = None,
+    ends: Mapping[int, int] = {},
 ) -> TopicCommit | Settled:
     """The marker commit of a transaction in one topic (D4).
 
@@ -140,7 +141,7 @@ def prepare_marker(
     every staged batch of the manifest with its offsets, and carries the `txn` that refuses any
     later write of the transaction (R4, R5). Written even if there is nothing to mark. A commit
     records `app`, and its number of records here, in the same write: data and txnVersion appear
-    together.
+    together. `ends` of partitions: as after what the same commit has for other transactions.
     """
     producer_id, txn_epoch = transaction
     is_commit = result is TransactionResult.COMMIT
@@ -153,7 +154,9 @@ def prepare_marker(
         replace(header, status=result.status if header.producer_epoch == txn_epoch else ABORTED)
         for header in state.ongoing_of(producer_id, txn_epoch)
     )
-    published = _place(state, wanted, status=COMMITTED, producer=transaction, base_sequences={})
+    published = _place(
+        state, wanted, status=COMMITTED, producer=transaction, base_sequences={}, ends=ends
+    )
     txns = {marker_app_id(producer_id): txn_epoch}
     if is_commit and app is not None:
         txns[app.app_id] = app.version
@@ -217,9 +220,15 @@ def _place(
     status: str,
     producer: ProducerIdAndEpoch,
     base_sequences: Mapping[int, int],
+    ends: Mapping[int, int] = {},
 ) -> tuple[BatchHeader, ...]:
-    """Assign offsets and sequences, dense per partition, in the order of the batches."""
-    next_offset: dict[int, int] = {}
+    """Assign offsets and sequences, dense per partition, in the order of the batches.
+
+    `ends` of partitions to which the same commit adds batches before these, maybe settled ones.
+    """
+    next_offset = {
+        partition: max(end, state.high_watermark(partition)) for partition, end in ends.items()
+    }
     next_sequence = dict(base_sequences)
     placed = []
     for batch in batches:

@@ -53,13 +53,14 @@ class Appended(NamedTuple):
 
 
 class TopicChange(NamedTuple):
-    """A commit to a topic; `transaction` is that of a marker, or of a producer."""
+    """A commit to a topic; `transaction` is that of its writer; `marked` are all that it ends."""
 
     at_ms: int
     version: int
     operation: str
     transaction: ProducerIdAndEpoch
     appended: Sequence[Appended]
+    marked: Sequence[ProducerIdAndEpoch] = ()
 
 
 class GroupChange(NamedTuple):
@@ -93,9 +94,9 @@ class Changes:
         found: dict[ProducerIdAndEpoch, int] = {}
         for changes in self.topics.values():
             for change in changes:
-                if change.operation == MARKERS:
-                    known = found.get(change.transaction, change.at_ms)
-                    found[change.transaction] = max(known, change.at_ms)
+                for transaction in change.marked:
+                    known = found.get(transaction, change.at_ms)
+                    found[transaction] = max(known, change.at_ms)
         return found
 
 

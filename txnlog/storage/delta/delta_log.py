@@ -288,6 +288,10 @@ class DeltaLog:
                 raise
         return commits, False
 
+    def read_ahead(self, commits: int) -> None:
+        """The next read asks an object store for so many commits in its first round."""
+        self._ahead = max(self._ahead, commits)
+
     def _get_each(self, versions: Sequence[int]) -> list[bytes | None]:
         """The commits at these slots, None where one is empty."""
         (beaten, data), self._beaten_by = self._beaten_by, (-1, b"")

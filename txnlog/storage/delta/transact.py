@@ -18,13 +18,21 @@ UNKNOWNS_MAX = 3
 """Maximum number of commits of one call that end Unknown (up to half a minute each)."""
 
 
-def transact(log: DeltaLog, decide: Callable[[], D], commit: Callable[[D], Outcome | None]) -> D:
+def transact(
+    log: DeltaLog,
+    decide: Callable[[], D],
+    commit: Callable[[D], Outcome | None],
+    *,
+    refresh: Callable[[], object] | None = None,
+    guesses: bool = True,
+) -> D:
     """Decide on the newest state of a log and commit the decision; again after a conflict.
 
     `decide` is pure, on the log's view, and must recognise its own effect, so that a lost reply is
     settled by deciding again; unless the log has since forgotten what shows the effect. `commit`
     writes a decision, and returns None if there is nothing to write. If the log is likely current,
-    the first attempt skips the refresh: its result then counts only if a commit lands.
+    the first attempt skips the refresh: its result then counts only if a commit lands; not if it
+    should not guess. `refresh` is called after a conflict in place of the log's, which it calls.
     Raises what both raise; CommitStateUnknownError if a commit may have landed, or may still land,
     even if a later attempt was refused: that refusal does not answer for the earlier one.
     """
@@ -32,9 +40,11 @@ def transact(log: DeltaLog, decide: Callable[[], D], commit: Callable[[D], Outco
     forgotten_at = 0
     log.give_way()
     for attempt in range(CONFLICTS_MAX):
-        guess = attempt == 0 and log.likely_current
+        guess = attempt == 0 and guesses and log.likely_current
         try:
-            if not guess:
+            if refresh is not None and not (guesses and attempt == 0):
+                refresh()
+            elif not guess:
                 log.refresh()
             if unknowns and log.forgotten_at != forgotten_at:
                 raise _unknown(log, None)

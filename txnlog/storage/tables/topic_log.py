@@ -210,11 +210,17 @@ class TopicLog:
             self.log.invalidate()
             raise
 
-    def transact(self, decide: Callable[[TopicState], TopicCommit | R]) -> TopicCommit | R:
+    def transact(
+        self,
+        decide: Callable[[TopicState], TopicCommit | R],
+        *,
+        refresh: Callable[[], object] | None = None,
+        guesses: bool = True,
+    ) -> TopicCommit | R:
         """Commit the TopicCommit that `decide` returns; return anything else it returns.
 
-        See txnlog.storage.delta.transact. Raises what `decide` raises, TopicAuthorizationError,
-        CommitStateUnknownError.
+        For `refresh` and `guesses` see txnlog.storage.delta.transact. Raises what `decide` raises,
+        TopicAuthorizationError, CommitStateUnknownError.
         """
 
         def commit(decision: TopicCommit | R) -> Outcome | None:
@@ -223,7 +229,13 @@ class TopicLog:
             actions = encode_topic_commit(decision, now_ms=self.store.now_ms())
             return self._commit(actions, decision.operation, decision)
 
-        return transact(self.log, lambda: decide(self._require_log()), commit)
+        return transact(
+            self.log,
+            lambda: decide(self._require_log()),
+            commit,
+            refresh=refresh,
+            guesses=guesses,
+        )
 
     def _require_log(self) -> TopicState:
         """The state. A deleted topic has a log that says so; a topic without a log is lost."""
