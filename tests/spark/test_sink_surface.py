@@ -87,7 +87,7 @@ def test_keys_go_where_kafka_puts_them_and_rows_without_stick(
 
 
 def test_small_tasks_share_a_file_per_partition(spark: SparkSession, tmp_path: Path) -> None:
-    """Six tasks and two partitions: two files, in the order of the tasks (D147); of large tasks
+    """Six tasks and two partitions: two files, in the order of the tasks (D148); of large tasks
     each writes its own.
     """
     frame = spark.range(0, 60, 1, 6).selectExpr(
