@@ -96,11 +96,11 @@ def the_first_topic_only_is_published(patch: Patch) -> None:
     """R36: a transaction over two topics is complete after the first marker."""
     write_marker = txnlog.coordinator.finishing._write_marker
 
-    def write(cluster: Any, row: Any, result: Any, topic: str, *rest: Any) -> bool:
+    def write(log: Any, row: Any, *rest: Any) -> bool:
         topics = {batch.topic for batch in row.pending.batches}
-        if topics and topic != min(topics):
+        if topics and log.name != min(topics):
             return True
-        return write_marker(cluster, row, result, topic, *rest)
+        return write_marker(log, row, *rest)
 
     patch.setattr(txnlog.coordinator.finishing, "_write_marker", write)
 
@@ -239,10 +239,11 @@ def aborted_offsets_are_kept(patch: Patch) -> None:
 @broken(Copying)
 def commits_return_before_their_offsets_have_moved(patch: Patch) -> None:
     """R36: the next decision completes a transaction whose offsets are in no group."""
+    publish_own = txnlog.coordinator.transactions.publish_own
 
-    def publish(root: Any, row: Any, *, reading: Any, phases: Any) -> bool:
-        write = txnlog.coordinator.finishing._write_markers
-        return write(root, row, reading, looks=False) is not None
+    def publish(root: Any, row: Any, **asked: Any) -> bool:
+        row = replace(row, pending=replace(row.pending, tickets=()))
+        return publish_own(root, row, **asked)
 
     patch.setattr(txnlog.coordinator.transactions, "publish_own", publish)
 
@@ -294,14 +295,15 @@ def a_segment_replaces_any_files(patch: Patch) -> None:
 @broken(Vacuuming)
 def vacuum_reads_no_manifests(patch: Patch) -> None:
     """R72: files of a decided or prepared transaction count as unreferenced."""
-    patch.setattr(txnlog.housekeeping.vacuum.Vacuum, "_named", lambda vacuum: set())
+    nothing = txnlog.housekeeping.vacuum._Manifests((), (), is_whole=True)
+    patch.setattr(txnlog.housekeeping.vacuum.Vacuum, "_manifests", lambda vacuum: nothing)
 
 
 @broken(Vacuuming)
 def files_of_any_age_are_committed(patch: Patch) -> None:
     """R72: a commit names files that vacuum has deleted."""
     for module in ("appending", "one_off", "staged_files", "transactions"):
-        patch.setattr(f"txnlog.coordinator.{module}.check_ages", lambda root, batches: None)
+        patch.setattr(f"txnlog.coordinator.{module}.check_ages", lambda *asked: None)
 
 
 @broken(Tidying)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from inspect import signature
+from pkgutil import resolve_name
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -89,6 +93,29 @@ def test_histories_contain_every_kind_of_event() -> None:
         if not missing:
             break
     assert not missing, dict(seen)
+
+
+@pytest.mark.parametrize("name", sorted(BROKEN))
+def test_broken_variant_takes_the_place_of_what_it_breaks(name: str) -> None:
+    """What is called instead takes the same arguments; the search below would find a TypeError."""
+    replaced: list[tuple[Any, Any]] = []
+
+    class Recorded(pytest.MonkeyPatch):
+        def setattr(self, target: Any, name: Any, value: Any = None, **_: Any) -> None:  # type: ignore[override]
+            if isinstance(target, str):
+                target, value = target.rpartition("."), name
+                target, name = resolve_name(target[0]), target[2]
+            replaced.append((getattr(target, name), value))
+
+    BROKEN[name][1](Recorded())
+    for old, new in replaced:
+        if not callable(old):
+            continue
+        parameters = signature(old).parameters.values()
+        by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        by_name = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        signature(new).bind(*by_place, **dict.fromkeys(by_name))
+    assert replaced
 
 
 @pytest.mark.soak
