@@ -149,7 +149,15 @@ def overwritten(cluster: Cluster, *ids: int, name: str = NAME) -> tuple[TableCha
 
 def changed(cluster: Cluster, *ids: int, name: str = NAME) -> tuple[TableChange, ...]:
     """The change that replaces all files of a table, as of now, by one with these rows."""
-    [added] = appended(cluster, *ids, name=name)
+    return changed_to(cluster, rows(*ids), name=name)
+
+
+def changed_to(
+    cluster: Cluster, contents: pa.Table, *, name: str = NAME
+) -> tuple[TableChange, ...]:
+    writes = TableWrites(cluster)
+    writes.append(name, contents)
+    [added] = writes.changes()
     log = cluster.open_table(added.url)
     log.refresh_files()
     part = replace(
@@ -159,4 +167,5 @@ def changed(cluster: Cluster, *ids: int, name: str = NAME) -> tuple[TableChange,
         removes=tuple((log.state.files or {}).values()),
         change=Operation(operation="MERGE"),
     )
-    return (TableChange(name=name, url=added.url, part=part, staged_ms=cluster.store.now_ms()),)
+    now_ms = cluster.store.now_ms()
+    return (TableChange(name=name, url=added.url, part=part, staged_ms=now_ms),)
