@@ -25,7 +25,6 @@ from tests.storage.foreign_table import decided, opened, yes
 from txnlog.admin.client import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.errors import TableDataError
-from txnlog.protocol.enlisted.conflicts import conflict
 from txnlog.protocol.enlisted.parts import Part
 from txnlog.settings.config import parse_config
 from txnlog.storage.store.objects import ObjectStore
@@ -76,10 +75,7 @@ class Merges:
         """Put the change as the next commit, unless what this returns prevents it."""
         assert part is not None
         log = opened(ObjectStore.from_url(str(self.table.url), create=False))
-        log.check(part)
-        versions = range(part.read_version + 1, log.state.version + 1)
-        commits = [log.store.get(f"_delta_log/{version:020}.json") for version in versions]
-        why = conflict(part, commits)
+        why = log.conflict(part) or None
         if why is None:
             self.epoch += 1
             found = log.publish(part, decided(log, self.epoch), is_still_decided=yes)
