@@ -90,8 +90,11 @@ def count(tx: Transaction, frame: DataFrame, batch_id: int) -> None:
     rows = frame.selectExpr(*ROWS)
     tx.write(pipeline.split(frame))
     tx.append(NUMBERS, rows)
-    counting = "SELECT parity, count(*) AS count, max(id) AS newest FROM {rows} GROUP BY parity"
-    tx.sql(COUNT, counted=frame.sparkSession.sql(counting, rows=rows))
+    rows.createOrReplaceTempView("rows")
+    counted = frame.sparkSession.sql(
+        "SELECT parity, count(*) AS count, max(id) AS newest FROM rows GROUP BY parity"
+    )
+    tx.sql(COUNT, counted=counted)
 
 
 def check_counts(spark: SparkSession, root: str | Path, count: int) -> None:

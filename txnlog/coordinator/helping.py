@@ -94,6 +94,8 @@ class Helping:
     def _read_shards(self) -> None:
         """A shard that cannot be read is left out: its owners publish for themselves."""
         followed = {shard.number for shard in self._all if shard.log.is_recent}
+        for shard in self._all:
+            shard.log.read_ahead(_AHEAD)
         now_ms = self._clock.boot_ms()
         if self._looked_ms is None or now_ms - self._looked_ms > _LOOK_MS:
             self._looked_ms = now_ms
@@ -110,8 +112,6 @@ class Helping:
                 )
             ]
         else:
-            for shard in self._shards:
-                shard.log.read_ahead(_AHEAD)
             reads = [partial(caught, shard.refresh) for shard in self._shards]
             errors = self._log.store.together(reads)
             self._shards = [

@@ -22,8 +22,8 @@ BATCHES_MAX = 1_000
 """Headers of others in one commit, which all readers of the topic read."""
 HELPERS = 2.0
 """How many of those who wait shall read the rows of the others at the same time."""
-WAITS_MAX = 3
-WAIT_PUTS = 1.5
+WAITS_MAX = 1
+WAIT_PUTS = 2.0
 """A helper needs twice to four times a put to read the rows and to publish."""
 
 
