@@ -40,6 +40,7 @@ from txnlog.storage.store.objects import ObjectStore
 CONTRADICTIONS = {
     K.BATCHES_OVERLAP,
     K.BOUND_WRONG,
+    K.COPY_UNFINISHED,
     K.HEADER_UNREADABLE,
     K.OFFSETS_MISSING,
     K.PARTITION_UNKNOWN,
@@ -54,7 +55,8 @@ CONTRADICTIONS = {
     K.TABLE_ID_WRONG,
     K.TABLE_UNSUPPORTED,
 }
-"""What whole commits say, or whole folders: no power cut leaves that, and no repair mends it."""
+"""What whole commits say, or whole folders: no power cut leaves that, and no repair mends it; and a
+copy that is under way."""
 
 
 def one_of_each() -> list[Damage]:

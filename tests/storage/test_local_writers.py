@@ -294,6 +294,7 @@ SLEEPS = {
     "txnlog/consumer.py:_wait": "a reader without new records",
     "txnlog/consumer.py:committed": "IDLE_MS_MIN, between looks at open transactions",
     "txnlog/consuming/turn.py:take": "LOOK_S, while a callback runs",
+    "txnlog/coordinator/helping.py:refresh": "only in an object store",
     "txnlog/housekeeping/housekeeper.py:_wait": "a round between two looks at members",
     "txnlog/process/clock.py:sleep_ms": "the clock",
     "txnlog/producer.py:_serve_and_wait": "BACKOFF_MS_MIN, while another thread calls callbacks",

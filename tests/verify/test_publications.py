@@ -86,7 +86,7 @@ def test_lost_overwrite_is_not_published_again(lake: Lake) -> None:
     lake.overwrite_commit(1)
     lake.overwrite_commit(2)
     assert len(lost(lake.verify())) == 2
-    with pytest.raises(TableChangedError, match="is an overwrite of 'p'"):
+    with pytest.raises(TableChangedError, match="of 'p' is no append, but overwrite"):
         lake.admin.republish_tables(["silver"])["silver"].result()
     assert lake.ids() == [0, 2, 3, 1001, 1002]
 

@@ -44,8 +44,7 @@ class Root:
         self._shards: dict[int, TransactionLog] = {}
         self._offsets: dict[int, OffsetsLog] = {}
         self._tables: dict[str, EnlistedLog] = {}
-        self.helpings: dict[str, object] = {}
-        """See txnlog.coordinator.helping; by topic."""
+        self.helpings: dict[str, object] = {}  # By topic, see txnlog.coordinator.helping.
         self.helping = threading.Lock()
         # A shard may be opened while several transactions are finished side by side.
         self._opening = threading.RLock()
@@ -77,9 +76,7 @@ class Root:
         if log is None or name.startswith(INTERNAL_PREFIX):
             check_topic_name(name, internal=internal)
         if log is None:
-            log = TopicLog(
-                self.store, name, settings=self.settings, cluster_id=self._meta.cluster_id
-            )
+            log = TopicLog(self.store, name, settings=self.settings, cluster_id=self.cluster_id)
             self._topics[name] = log
         return log
 

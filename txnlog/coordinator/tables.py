@@ -267,7 +267,7 @@ def republish(root: Root, transactional_id: str, decided: Decided, table: Staged
     part = log.read_part(file_of(table))
     if part.mode != "append":
         raise TableChangedError(
-            f"{table.url}: what is lost is no append: it is of {transactional_id!r}, with "
+            f"{table.url}: what is lost of {transactional_id!r} is no append, but {part.mode} with "
             f"{table.num_records} records; published again it would replace what was written "
             "since. Write it again in a new transaction, if it is still right.",
             url=table.url,
