@@ -27,7 +27,7 @@ OVERWRITES = "a foreign writer does not put if absent"
 UNPROVED = "COMPLETE does not look at F again"
 NO_LOOK = "nobody looks whether the version before a publication is there"
 EARLY = "published before the decision"
-NO_WAY_OUT = "nobody makes F compatible again, or parks the part"
+NO_WAY_OUT = "nobody makes F compatible again, or gives the part up"
 SETTLE_CHANGED = "an incompatible F counts as published"
 SHARED_APP = "all producers have one appId, with versions in the order of decision"
 UNKNOWN_TABLES = "a process that does not know tables may complete"
@@ -238,7 +238,7 @@ class Publication:
             yield self._overwrite(state)
         is_blocked = replay(state.log).changed or (state.old and not self._is_done(state.log))
         if state.row == "prepared" and is_blocked and NO_WAY_OUT not in broken:
-            yield "an operator parks it", state._replace(row="parked")
+            yield "an operator gives it up", state._replace(row="given up")
 
     def _overwrite(self, state: State) -> tuple[str, State]:
         if state.over < 0:
