@@ -163,14 +163,4 @@ def write_rows(
     written = write_batch_file(
         store, f"{lane.topic}/{name}", as_table(rows), compression=compression
     )
-    return StagedBatch(
-        topic=lane.topic,
-        topic_id=lane.topic_id,
-        partition=lane.partition,
-        path=name,
-        size_bytes=written.size_bytes,
-        num_records=written.num_records,
-        timestamp_min_us=written.timestamp_min_us,
-        timestamp_max_us=written.timestamp_max_us,
-        staged_ms=staged_ms,
-    )
+    return written.staged(*lane, staged_ms=staged_ms)

@@ -33,7 +33,6 @@ from txnlog.connector.record_batches import combined
 from txnlog.protocol.metadata import StagedBatch
 from txnlog.storage.batches.records import RECORD_OVERHEAD_BYTES, record_sizes
 from txnlog.storage.batches.writer import (
-    BatchFile,
     BatchFileWriter,
     new_batch_name,
 )
@@ -321,7 +320,8 @@ class Stager:
 
     def _close(self, buffer: _PartitionBuffer) -> None:
         if buffer.file is not None:
-            buffer.staged.append(_staged(buffer, buffer.file.close(), buffer.file_staged_ms))
+            written = buffer.file.close()
+            buffer.staged.append(written.staged(*buffer.lane, staged_ms=buffer.file_staged_ms))
             buffer.file = None
 
 
@@ -344,18 +344,3 @@ def _copied(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 def _new_path(buffer: _PartitionBuffer) -> str:
     return f"{buffer.log.path}/{new_batch_name(buffer.partition)}"
-
-
-def _staged(buffer: _PartitionBuffer, written: BatchFile, staged_ms: int) -> StagedBatch:
-    """`staged_ms` is the time before the upload: S3 dates a multipart upload by its start."""
-    return StagedBatch(
-        topic=buffer.log.name,
-        topic_id=buffer.log.topic_id,
-        partition=buffer.partition,
-        path=written.path.rsplit("/", 1)[-1],
-        size_bytes=written.size_bytes,
-        num_records=written.num_records,
-        timestamp_min_us=written.timestamp_min_us,
-        timestamp_max_us=written.timestamp_max_us,
-        staged_ms=staged_ms,
-    )

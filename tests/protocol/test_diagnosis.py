@@ -341,6 +341,17 @@ def test_open_transaction_says_until_when(
     assert problem.command == "txnlog transactions abort --transactional-id=tx"
 
 
+@pytest.mark.parametrize(("row", "is_advised"), [(DECIDED, True), (ASKED, False)])
+def test_restaging_is_advised_where_it_can_be_done(
+    row: TransactionMetadata, is_advised: bool
+) -> None:
+    """What a table is to decide depends on what was read: no other rows can take its place."""
+    [problem] = find_problems(
+        state(row, topics=of(marker=3), waiting_parts={(1, 3): {"silver": "it is gone"}})
+    )
+    assert ("txnlog tables restage" in problem.ends) == is_advised
+
+
 def test_decided_batch_of_a_query_has_its_number() -> None:
     """An open one has none yet: that in the row is the batch before."""
     [problem] = find_problems(state(DECIDED))

@@ -132,17 +132,7 @@ def stage(
         raise TopicAuthorizationError(
             f"No permission to write topic {first.topic!r}: {error.message}", topic=first.topic
         ) from error
-    return StagedBatch(
-        topic=first.topic,
-        topic_id=first.topic_id,
-        partition=first.partition,
-        path=name,
-        size_bytes=written.size_bytes,
-        num_records=written.num_records,
-        timestamp_min_us=written.timestamp_min_us,
-        timestamp_max_us=written.timestamp_max_us,
-        staged_ms=staged_ms,
-    )
+    return written.staged(first.topic, first.topic_id, first.partition, staged_ms=staged_ms)
 
 
 def _concatenated(parts: Sequence[pa.RecordBatch | RecordLists]) -> pa.Table | RecordLists:

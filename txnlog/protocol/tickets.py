@@ -168,9 +168,9 @@ def prepare_floor(
     """Refuse the holder's ticket, and all before it, from now on; then finish what the row says.
 
     It is written in whatever state the row is, since what is decided next depends on it. An Ongoing
-    transaction with offsets of these partitions (None: of any) is aborted by the same write, but
-    for one that a table decides. Raises
-    UnstableOffsetCommitError if its client has prepared it: only the client may end that one.
+    transaction with offsets of these partitions (None: of any) is aborted by the same write, unless
+    a table decides it. Raises UnstableOffsetCommitError if its client has prepared it: only the
+    client may end that one.
     """
     if row is None or row.producer_id != holder.producer_id:
         # Read after the group's row: a PREPARE of that producer id is refused for good.

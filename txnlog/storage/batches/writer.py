@@ -30,6 +30,7 @@ from msgspec import Struct
 from txnlog.errors import InvalidRecordError, StorageError
 from txnlog.process import arrow_compute as pc
 from txnlog.process.arrow_arrays import number_array
+from txnlog.protocol.metadata import StagedBatch
 from txnlog.storage.batches import small_batch
 from txnlog.storage.batches.record_lists import RecordLists, from_arrow
 from txnlog.storage.batches.records import BARE_SCHEMA, DATA_SCHEMA
@@ -67,6 +68,20 @@ class BatchFile(Struct, frozen=True, kw_only=True):
     num_records: int
     timestamp_min_us: int
     timestamp_max_us: int
+
+    def staged(self, topic: str, topic_id: str, partition: int, *, staged_ms: int) -> StagedBatch:
+        """For the manifest. `staged_ms` is before the upload: stores may date it by its start."""
+        return StagedBatch(
+            topic=topic,
+            topic_id=topic_id,
+            partition=partition,
+            path=self.path.rpartition("/")[2],
+            size_bytes=self.size_bytes,
+            num_records=self.num_records,
+            timestamp_min_us=self.timestamp_min_us,
+            timestamp_max_us=self.timestamp_max_us,
+            staged_ms=staged_ms,
+        )
 
 
 def new_batch_name(partition: int) -> str:
