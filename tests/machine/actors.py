@@ -94,6 +94,7 @@ class Writer(Actor):
             config |= {"transactional.id": kind.name, "transaction.publish": kind.how}
         self.made = Producer(config, cluster=self.process.open(), background=False)
         self._keep = keep
+        self._producer_id = -1
 
     def start(self) -> None:
         """Own the transactional.id, and a transaction kept prepared under it."""
@@ -104,6 +105,7 @@ class Writer(Actor):
             self.is_dead = True
             return
         self._check_epoch()
+        self._own()
         kept = self.made.prepared_state
         if kept is not None:
             before = self.world.prepared[kept]
@@ -129,6 +131,7 @@ class Writer(Actor):
         if not self.is_dead and self.made._lifecycle.state is S.READY:
             self.txn = None
             if self.call(self.made.begin_transaction) == "done":
+                self._own()
                 self.txn = self.world.auditor.begin(is_whole=self.kind.how == "deferred")
 
     def produce(
@@ -173,6 +176,7 @@ class Writer(Actor):
             how = "complete"
         if how == "prepare":
             return self._prepare()
+        is_owner = self.world.owners.get(self.kind.name) is self
         if how == "complete":
             outcome = self.call(lambda: self.made.complete_transaction(self.state, 10))
         elif how == "commit":
@@ -181,6 +185,8 @@ class Writer(Actor):
             outcome = self.call(lambda: self.made.abort_transaction(10))
         if outcome == "done":
             seen[f"{self.kind.role}: {how}"] += 1
+            is_new = how == "commit" and state is S.IN_TRANSACTION and txn.values
+            assert is_owner or not is_new, f"{self.name} commits, and another has its id (R31)"
             txn.settle(committed=how != "abort")
             self.txn = self.state = None
             if self.made._lifecycle.state is S.READY:
@@ -227,6 +233,13 @@ class Writer(Actor):
         group = ConsumerGroupMetadata(FREE, 1)
         if self.send([TopicPartition("elsewhere", 0, offset)], group) == "done":
             self.world.free[txn] = offset
+
+    def _own(self) -> None:
+        """Who begins under an id that has expired has it from then on, under a new producer id."""
+        row = self.made._transactions.session.row
+        if row.producer_id != self._producer_id:
+            self._producer_id = row.producer_id
+            self.world.owners[self.kind.name] = self
 
     def _check_epoch(self) -> None:
         self.world.check_epoch(self.made._transactions.session.row, self)

@@ -100,6 +100,7 @@ class World:
         self.auditor = Auditor()
         self.handed_out: dict[tuple[str, int], set[int]] = {}
         self.epochs: dict[tuple[int, int], object] = {}
+        self.owners: dict[str, object] = {}
         self.prepared: dict[str, Any] = {}
         self.free: dict[AuditedTransaction, int] = {}
         self.newest_free = 0
