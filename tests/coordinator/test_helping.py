@@ -27,7 +27,7 @@ from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.helping import Helping, helping_of
 from txnlog.producer import Producer
-from txnlog.protocol.helping import BATCHES_MAX, HELPERS, WAITS_MAX, helps, with_markers
+from txnlog.protocol.helping import ACTIONS_MAX, HELPERS, WAITS_MAX, helps, with_markers
 from txnlog.protocol.metadata import Manifest, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.topics import TopicCommit
@@ -149,6 +149,19 @@ def test_shard_that_may_not_be_read_delays_nobody() -> None:
     recover(trial.shared)
 
 
+def test_transaction_is_helped_in_a_topic_that_has_fewer_partitions_than_another() -> None:
+    trial = begun(decides=False)
+    theirs, _ = trial.more
+    theirs.create_topic("wide", partitions=9)
+    row = theirs.coordinator.describe(OTHERS[0])
+    assert row is not None
+    wide = replace(staged(theirs, "wide", "wide"), partition=8)
+    decide(theirs, row, [*both(theirs, OTHERS[0]), wide])
+    trial.act()
+    assert is_published(process(trial.shared), OTHERS[0])
+    recover(trial.shared)
+
+
 def test_what_was_decided_before_a_process_began_is_left_to_who_looks_for_its_files() -> None:
     """A topic's folder may have been restored since then: readers would stop at the header."""
     shared = world()
@@ -211,10 +224,15 @@ def test_commit_of_many_markers_has_a_limit_and_dense_offsets() -> None:
     view = cluster.topic("orders").view
     mine = TopicCommit(operation="WRITE TXN MARKERS", txns={"txnlog/1": 0})
     made = with_markers(view, mine, "orders", rows)
-    assert len(made.adds) == 900 <= BATCHES_MAX
+    assert len(made.adds) == 900 <= ACTIONS_MAX
     bases = [add.base_offset for add in made.adds]
     assert bases == list(range(bases[0], bases[0] + 2 * 900, 2))
     assert with_markers(view, made, "orders", rows[:1]) == made
+    aborted = [
+        replace(rows[0], producer_id=number, state=TransactionState.PREPARE_ABORT)
+        for number in range(2_000, 2_000 + 2 * ACTIONS_MAX)
+    ]
+    assert len(with_markers(view, mine, "orders", aborted).txns) == 1 + ACTIONS_MAX
 
 
 def test_who_has_waited_long_enough_helps() -> None:

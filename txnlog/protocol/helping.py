@@ -18,8 +18,8 @@ from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.topics import TopicCommit, TopicState
 
-BATCHES_MAX = 1_000
-"""Headers of others in one commit, which all readers of the topic read."""
+ACTIONS_MAX = 1_000
+"""Headers and markers of others in one commit, which all readers of the topic read."""
 HELPERS = 2.0
 """How many of those who wait shall read the rows of the others at the same time."""
 WAITS_MAX = 1
@@ -58,7 +58,11 @@ def unmarked(
         and not row.pending.prepared_by_client
         and row.pending.app is None
         and state.markers.get(row.producer_id, -1) < row.txn_epoch
-        and all(batch.partition < len(state.partitions) for batch in row.pending.batches)
+        and all(
+            batch.partition < len(state.partitions)
+            for batch in row.pending.batches
+            if batch.topic == topic
+        )
     ]
     return sorted(found, key=lambda row: row.transaction)
 
@@ -70,7 +74,7 @@ def with_markers(
     another, in the order of the rows.
     """
     adds, txns = list(commit.adds), dict(commit.txns)
-    ends: dict[int, int] = {}
+    left, ends = ACTIONS_MAX, dict[int, int]()
     for add in adds:
         ends[add.partition] = max(ends.get(add.partition, 0), add.last_offset + 1)
     for row in unmarked(state, topic, rows):
@@ -85,8 +89,10 @@ def with_markers(
         # Two rows never have one producer id, but in a root that was restored in part.
         if isinstance(made, Settled) or not txns.keys().isdisjoint(made.txns):
             continue
-        if len(adds) - len(commit.adds) + len(made.adds) > BATCHES_MAX:
+        size = len(made.adds) + len(made.txns)
+        if size > left:
             continue
+        left -= size
         adds += made.adds
         txns.update(made.txns)
         for add in made.adds:
