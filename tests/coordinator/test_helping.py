@@ -13,7 +13,9 @@ from tests.cases import Some
 from tests.faults import Trial, cuts, meetings
 from tests.world import (
     MINUTE_MS,
+    TOPICS,
     both,
+    complete_all,
     decide,
     faults,
     owned,
@@ -25,14 +27,14 @@ from tests.world import (
 )
 from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import finish
-from txnlog.coordinator.helping import Helping, helping_of
+from txnlog.coordinator.helping import Helping
 from txnlog.producer import Producer
 from txnlog.protocol.helping import ACTIONS_MAX, HELPERS, WAITS_MAX, helps, with_markers
 from txnlog.protocol.metadata import Manifest, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.topics import TopicCommit
 from txnlog.storage.delta.delta_log import LogSettings
-from txnlog.testing.faults import Fault
+from txnlog.testing.faults import Fault, no_faults
 from txnlog.testing.invariants import check_cluster
 from txnlog.testing.virtual_time import SlowStore, VirtualTime
 
@@ -46,7 +48,7 @@ def begun(*, decides: bool = True) -> Trial:
     for tid in OTHERS:
         theirs.coordinator.commit(owned(theirs, tid, tid=tid), both(theirs, f"{tid}-first"))
     row = mine.coordinator.commit(owned(mine, "run"), both(mine, "first"))
-    for topic in ("orders", "stock"):
+    for topic in TOPICS:
         meet(mine, topic)
     shared.clock.advance_ms(1)
     decided = [decide_next(theirs, tid) for tid in OTHERS if decides]
@@ -57,7 +59,7 @@ def begun(*, decides: bool = True) -> Trial:
 
 def meet(cluster: Cluster, topic: str) -> Helping:
     """As after a lost race: who writes there is known, and is expected to write again."""
-    helping = helping_of(cluster, cluster.topic(topic))
+    helping = cluster.helping(cluster.topic(topic))
     helping._read_rows()
     helping._until_ms = cluster.store.clock.boot_ms() + MINUTE_MS
     return helping
@@ -130,23 +132,46 @@ def test_topic_that_is_created_again_while_a_helper_is_paused(some: Some[int]) -
         assert not any(name in there for name in OTHERS), "records of the former topic"
 
 
-def test_shard_that_may_not_be_read_delays_nobody() -> None:
-    """Its owners publish for themselves."""
-    trial = begun()
-    own = trial.cluster.shard_for("tx").path
-    refused: list[str] = []
+@pytest.mark.parametrize("looks", [False, True])
+def test_shard_that_may_not_be_read_delays_nobody(looks: bool) -> None:
+    """Its owners publish for themselves; those of the other shards are helped."""
+    trial = begun(decides=False)
+    mine, (theirs, _) = trial.cluster, trial.more
+    own = mine.shard_for("tx").path
+    near = next(tid for tid in map(str, range(9)) if mine.shard_for(tid).path == own)
+    theirs.coordinator.commit(owned(theirs, "near", tid=near), both(theirs, "near-first"))
+    for topic in TOPICS:
+        meet(mine, topic)._looked_ms = None if looks else mine.store.clock.boot_ms()
+    for tid in (near, *OTHERS):
+        decide_next(theirs, tid)
 
     def plan(verb: str, path: str) -> Fault:
         is_other = path.startswith("__transaction_state") and not path.startswith(f"{own}/")
-        if is_other and verb == "get":
-            refused.append(path)
         return Fault.DENY if is_other else Fault.NONE
 
-    faults(trial.cluster).plan = plan
+    faults(mine).plan = plan
     trial.act()
-    faults(trial.cluster).plan = lambda verb, path: Fault.NONE
-    assert is_published(process(trial.shared), "mine")
+    faults(mine).plan = no_faults
+    reader = process(trial.shared)
+    assert all(is_published(reader, name) for name in ("mine", near))
     recover(trial.shared)
+
+
+def test_topics_that_were_forgotten_are_read_again(some: Some[int]) -> None:
+    """As after a copy: the commit waited for a log that nobody read any more."""
+
+    def begin() -> Trial:
+        trial = begun()
+        trial.cluster.forget_topics()
+        return trial
+
+    def meanwhile(trial: Trial) -> None:
+        theirs, decided = trial.more
+        for row in decided:
+            finish(theirs, row)
+
+    for trial in meetings(begin, meanwhile, some):
+        assert trial.outcome == "done"
 
 
 def test_transaction_is_helped_in_a_topic_that_has_fewer_partitions_than_another() -> None:
@@ -160,6 +185,23 @@ def test_transaction_is_helped_in_a_topic_that_has_fewer_partitions_than_another
     trial.act()
     assert is_published(process(trial.shared), OTHERS[0])
     recover(trial.shared)
+
+
+def test_ids_without_a_transaction_cost_nothing() -> None:
+    """All rows that were ever written were walked over at each commit, and `_old` only grew."""
+    trial = begun()
+    for shard in trial.cluster.existing_shards():
+        dict.__setitem__(shard.view.rows, "idle", None)
+    trial.act()
+    reader = process(trial.shared)
+    assert all(is_published(reader, name) for name in OTHERS)
+    late = process(trial.shared)
+    helping = meet(late, "orders")
+    assert len(helping._old) == 3
+    complete_all(process(trial.shared))
+    helping._looked_ms = None
+    helping._read_rows()
+    assert helping._old == set()
 
 
 def test_what_was_decided_before_a_process_began_is_left_to_who_looks_for_its_files() -> None:
@@ -191,8 +233,8 @@ def test_row_that_no_topic_can_take_costs_its_own_id() -> None:
 
 def test_who_writes_alone_reads_no_row_of_others() -> None:
     trial = begun(decides=False)
-    for topic in ("orders", "stock"):
-        helping_of(trial.cluster, trial.cluster.topic(topic))._until_ms = -1
+    for topic in TOPICS:
+        trial.cluster.helping(trial.cluster.topic(topic))._until_ms = -1
     calls = faults(trial.cluster).calls
     calls.clear()
     trial.act()

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from txnlog.coordinator.helping import Helping, helping_of
+from txnlog.coordinator.helping import Helping
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.root import Root, by_shard
 from txnlog.coordinator.staged_files import check_published, check_there
@@ -266,7 +266,7 @@ def _write_markers_of(
             if not has_marker(log.view, topic_id, row.transaction):
                 check_there(log.store, batches, row.transactional_id)
         # What this process has just decided: others may be about to publish there, too.
-        helping = None if looks or log.store.is_local else helping_of(root, log)
+        helping = None if looks or log.store.is_local else root.helping(log)
         if not _write_marker(log, row, topic_id, batches, reading, helping):
             return False
         reach("marker.after")

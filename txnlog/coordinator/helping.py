@@ -5,13 +5,13 @@ Only where commits to the topic's log meet, in an object store: whoever writes a
 
 from __future__ import annotations
 
+import logging
 import random
+import threading
 from collections.abc import Callable
 from functools import partial
 
-from txnlog.coordinator.root import Root
-from txnlog.errors import TxnLogError
-from txnlog.process.failures import caught
+from txnlog.process.failures import Failures, caught
 from txnlog.protocol.helping import helps, unmarked, wait_for_helper_ms
 from txnlog.protocol.metadata import ProducerIdAndEpoch, TransactionMetadata
 from txnlog.storage.delta.readings import Reading
@@ -31,8 +31,14 @@ _AHEAD = 3
 class Helping:
     """What this process knows of those who publish in one topic."""
 
-    def __init__(self, root: Root, log: TopicLog) -> None:
-        self._root, self._log = root, log
+    def __init__(
+        self,
+        log: TopicLog,
+        tail_shards: Callable[[Failures], list[TransactionLog]],
+        is_reading: threading.Lock,
+    ) -> None:
+        """All topics of a process have one lock, held while the shards are read."""
+        self._log, self._tail_shards, self._is_reading = log, tail_shards, is_reading
         self._clock = log.store.clock
         self._until_ms = -1.0
         self._looked_ms: int | None = None
@@ -77,14 +83,14 @@ class Helping:
     def _read_rows(self) -> None:
         """Read the shards, then the topic: what it lacks then is decided, and is left to do."""
         # Of several topics that are published together, one reads the shards.
-        if not self._root.helping.acquire(blocking=False):
+        if not self._is_reading.acquire(blocking=False):
             return
         try:
             reading = Reading.begin(self._clock)
             self._read_shards()
-            rows = [row for shard in self._shards for row in dict.values(shard.view.rows)]
+            rows = [row for shard in self._shards for row in shard.view.rows.active.values()]
         finally:
-            self._root.helping.release()
+            self._is_reading.release()
         self._refresh_topic()
         found = unmarked(self._log.view, self._log.name, rows)
         self.rows = [row for row in found if row.transaction not in self._old]
@@ -99,8 +105,7 @@ class Helping:
         now_ms = self._clock.boot_ms()
         if self._looked_ms is None or now_ms - self._looked_ms > _LOOK_MS:
             self._looked_ms = now_ms
-            found = caught(self._root.tail_shards)
-            self._all = [] if isinstance(found, TxnLogError) else found
+            self._all = self._tail_shards(Failures("Reading what others decide", logging.DEBUG))
             since_ms = self._log.store.now_ms() - _RECENT_MS
             updated_ms = self._log.view.markers.updated_ms
             self._shards = [
@@ -108,7 +113,7 @@ class Helping:
                 for shard in self._all
                 if any(
                     updated_ms.get(row.producer_id, -1) > since_ms
-                    for row in dict.values(shard.view.rows)
+                    for row in shard.view.rows.active.values()
                 )
             ]
         else:
@@ -117,15 +122,10 @@ class Helping:
             self._shards = [
                 shard for shard, error in zip(self._shards, errors, strict=True) if error is None
             ]
-        for shard in self._all:
-            if shard.number not in followed:
-                rows = dict.values(shard.view.rows)
-                self._old |= {row.transaction for row in rows if row.state.is_prepared}
-
-
-def helping_of(root: Root, log: TopicLog) -> Helping:
-    """What this process knows of those who publish in a topic."""
-    found = root.helpings.get(log.name)
-    if not isinstance(found, Helping):
-        found = root.helpings[log.name] = Helping(root, log)
-    return found
+        self._old = {
+            row.transaction
+            for shard in self._all
+            for row in shard.view.rows.active.values()
+            if row.state.is_prepared
+            and (shard.number not in followed or row.transaction in self._old)
+        }

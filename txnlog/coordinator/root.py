@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from txnlog.coordinator.helping import Helping
 from txnlog.errors import ConfigError, NotCoordinatorError, TxnLogError, UnknownTableError
 from txnlog.process.failures import Failures, caught
 from txnlog.protocol.copies import Copy, WholeCopy
@@ -44,8 +45,8 @@ class Root:
         self._shards: dict[int, TransactionLog] = {}
         self._offsets: dict[int, OffsetsLog] = {}
         self._tables: dict[str, EnlistedLog] = {}
-        self.helpings: dict[str, object] = {}  # By topic, see txnlog.coordinator.helping.
-        self.helping = threading.Lock()
+        self._helpings: dict[str, Helping] = {}
+        self._helping = threading.Lock()
         # A shard may be opened while several transactions are finished side by side.
         self._opening = threading.RLock()
 
@@ -83,6 +84,12 @@ class Root:
     def forget_topics(self) -> None:
         """Free what is known of topics: about 2 kB a batch."""
         self._topics.clear()
+        self._helpings.clear()
+
+    def helping(self, log: TopicLog) -> Helping:
+        """What this process knows of those who publish in a topic."""
+        new = Helping(log, self.tail_shards, self._helping)
+        return self._helpings.setdefault(log.name, new)
 
     def refresh_together(self, logs: Iterable[TopicLog | TransactionLog | OffsetsLog]) -> None:
         """Tail logs to their heads, together; each may be given several times.
@@ -130,24 +137,23 @@ class Root:
 
         Tailed to their heads, together.
         """
-        created = self._created()
-        numbers = [n for n in range(self.shards) if state_table(n) in created]
-        tails = self._tails(numbers, self._shards, self.shard)
-        return self._read_together(zip(map(state_table, numbers), tails, strict=True))
+        numbers = self._numbers(state_table, self.shards)
+        return self._read_together(self._tails(state_table, numbers, self._shards, self.shard))
 
-    def tail_shards(self) -> list[TransactionLog]:
-        """As `existing_shards`, in one round where this process has read all of them before.
+    def tail_shards(self, failures: Failures) -> list[TransactionLog]:
+        """The shards that can be read, in one round where this process has read all before.
 
         Names of shards are read beside those that are known. One that is announced meanwhile is
         missing: it decides nothing before this call.
         """
         known = sorted(self._shards)
-        tails = [(state_table(number), self._shards[number].refresh) for number in known]
-        created: list[frozenset[str]] = []
-        self._read_together([(cluster_log.PATH, lambda: created.append(self._created())), *tails])
-        new = [n for n in range(self.shards) if state_table(n) in created[0] and n not in known]
-        self._read_together((state_table(number), partial(self.shard, number)) for number in new)
-        return [self._shards[number] for number in sorted((*known, *new))]
+        tails = partial(self._tails, state_table, known=self._shards, open_shard=self.shard)
+        look = cluster_log.PATH, self._created
+        found = failures.together(self.store.together, [look, *tails(known)])
+        created = next((one for one in found if isinstance(one, frozenset)), frozenset())
+        new = [n for n in range(self.shards) if state_table(n) in created and n not in known]
+        found += failures.together(self.store.together, tails(new))
+        return [log for log in found if isinstance(log, TransactionLog)]
 
     def offsets_log(self, group_id: str) -> OffsetsLog:
         """The shard of the consumer offsets that holds this group, created on first use.
@@ -167,22 +173,22 @@ class Root:
 
         Tailed to their heads, together.
         """
-        numbers = self._offsets_numbers()
-        tails = self._tails(numbers, self._offsets, self.offsets_shard)
-        return self._read_together(zip(map(offsets_table, numbers), tails, strict=True))
+        numbers = self._numbers(offsets_table, self.offsets_shards_count)
+        tails = self._tails(offsets_table, numbers, self._offsets, self.offsets_shard)
+        return self._read_together(tails)
 
     def known_offsets_shards(self) -> list[OffsetsLog]:
         """The same, of those that the last read of `__cluster` has shown."""
         count = self.offsets_shards_count
         numbers = [n for n in range(count) if self._meta.was_created(offsets_table(n))]
-        tails = self._tails(numbers, self._offsets, self.offsets_shard)
-        return self._read_together(zip(map(offsets_table, numbers), tails, strict=True))
+        tails = self._tails(offsets_table, numbers, self._offsets, self.offsets_shard)
+        return self._read_together(tails)
 
     def offsets_handles(self) -> list[OffsetsLog]:
         """The shards, not tailed: one that cannot be read fails where it is used."""
         return [
             self._offsets.get(number) or OffsetsLog(self.store, number, settings=self.settings)
-            for number in self._offsets_numbers()
+            for number in self._numbers(offsets_table, self.offsets_shards_count)
         ]
 
     def opened_topics(self) -> dict[str, TopicLog]:
@@ -202,9 +208,9 @@ class Root:
         offsets = [offsets_table(n) for n in range(self.offsets_shards_count)]
         return [table for table in (*offsets, *states) if table in created]
 
-    def _offsets_numbers(self) -> list[int]:
+    def _numbers(self, table_of: Callable[[int], str], count: int) -> list[int]:
         created = self._created()
-        return [n for n in range(self.offsets_shards_count) if offsets_table(n) in created]
+        return [number for number in range(count) if table_of(number) in created]
 
     def offsets_shard_of(self, group_id: str) -> int:
         """Which shard of the consumer offsets holds this group."""
@@ -221,20 +227,11 @@ class Root:
 
     def shard_tails(self) -> list[tuple[str, Callable[[], TransactionLog | OffsetsLog]]]:
         """The folder of each shard that exists, and a call that tails and returns it."""
-        offsets = self._offsets_numbers()
-        created = self._created()
-        states = [n for n in range(self.shards) if state_table(n) in created]
+        offsets = self._numbers(offsets_table, self.offsets_shards_count)
+        states = self._numbers(state_table, self.shards)
         return [
-            *zip(
-                map(offsets_table, offsets),
-                self._tails(offsets, self._offsets, self.offsets_shard),
-                strict=True,
-            ),
-            *zip(
-                map(state_table, states),
-                self._tails(states, self._shards, self.shard),
-                strict=True,
-            ),
+            *self._tails(offsets_table, offsets, self._offsets, self.offsets_shard),
+            *self._tails(state_table, states, self._shards, self.shard),
         ]
 
     def _read_together(self, reads: Iterable[tuple[str, Callable[[], T]]]) -> list[T]:
@@ -244,8 +241,12 @@ class Root:
         return found
 
     def _tails(
-        self, numbers: Sequence[int], known: Mapping[int, L], open_shard: Callable[[int], L]
-    ) -> list[Callable[[], L]]:
+        self,
+        table_of: Callable[[int], str],
+        numbers: Sequence[int],
+        known: Mapping[int, L],
+        open_shard: Callable[[int], L],
+    ) -> list[tuple[str, Callable[[], L]]]:
         def tail(number: int) -> L:
             log = known.get(number)
             if log is None:
@@ -254,7 +255,7 @@ class Root:
             log.refresh()
             return log
 
-        return [partial(tail, number) for number in numbers]
+        return [(table_of(number), partial(tail, number)) for number in numbers]
 
     def confirm_shard(self, table: str) -> None:
         """Record that a shard exists, if `__cluster` does not say so; usually no request."""

@@ -219,7 +219,10 @@ class _Decisions:
     def read(self) -> None:
         """Tail all shards."""
         is_first = self._shards is None
-        self._shards = self._root.tail_shards()
+        failures = Failures("Reading tables", logging.DEBUG)
+        shards = self._root.tail_shards(failures)
+        failures.check()
+        self._shards = shards
         for shard in self._shards:
             if shard.path not in self._next:
                 # One that was created since has decided something already.
@@ -252,7 +255,7 @@ class _Decisions:
 
     def asked(self) -> list[TransactionMetadata]:
         """What tables are to decide now."""
-        rows = (row for shard in self.shards for row in shard.view.rows.values())
+        rows = (row for shard in self.shards for row in shard.view.rows.active.values())
         return [row for row in rows if row.decider is not None]
 
     def pending(self) -> dict[ProducerIdAndEpoch, TransactionMetadata]:
@@ -260,7 +263,7 @@ class _Decisions:
         for shard in self.shards:
             for unreadable in shard.view.rows.unreadable.values():
                 raise unreadable.error.replace()
-        return decided(row for shard in self.shards for row in shard.view.rows.values())
+        return decided(row for shard in self.shards for row in shard.view.rows.active.values())
 
 
 class _Heads(NamedTuple):

@@ -105,7 +105,7 @@ class Sweeper:
         shards = [log for log in logs if isinstance(log, TransactionLog)]
         offsets = [log for log in logs if isinstance(log, OffsetsLog)]
         rows = {name: row for shard in shards for name, row in shard.view.rows.items()}
-        for row in rows.values():
+        for row in [row for shard in shards for row in shard.view.rows.active.values()]:
             with failures.of(f"transactional.id {row.transactional_id!r}"):
                 settled += self._sweep_row(row, seen)
         for table in [log.path for log in offsets] + [log.path for log in shards]:

@@ -120,7 +120,10 @@ def _check_positions(where: str, view: TopicState, partition: int) -> None:
 def check_rows(shard: TransactionLog, *, settled: bool = False) -> None:
     """An epoch identifies one transaction; decided rows hold what finishing needs."""
     producer_ids: dict[int, str] = {}
-    for row in shard.view.rows.values():
+    rows = shard.view.rows
+    if rows.active != {name: row for name, row in rows.items() if not row.state.is_idle}:
+        _broken(f"{shard.path}: {sorted(rows.active)} are not the ids with a transaction")
+    for row in rows.values():
         where = f"{shard.path}, {row.transactional_id!r}"
         if row.producer_id < 0 or row.producer_epoch < 0:
             _broken(f"{where}: producer {row.producer_id} epoch {row.producer_epoch}")
@@ -134,7 +137,7 @@ def check_rows(shard: TransactionLog, *, settled: bool = False) -> None:
         if row.txn_epoch > row.producer_epoch:
             _broken(f"{where}: transaction {row.txn_epoch} above epoch {row.producer_epoch}")
     if settled:
-        _check_settled(shard, shard.view.rows.values())
+        _check_settled(shard, rows.values())
     _check_rebuilds(shard, TransactionLog(shard.store, shard.number))
 
 

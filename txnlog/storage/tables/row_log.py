@@ -63,6 +63,18 @@ class Rows(dict[str, Row]):
     def __init__(self) -> None:
         super().__init__()
         self.unreadable: dict[str, UnreadableRow] = {}
+        self.active: dict[str, TransactionMetadata] = {}
+        """Those with a transaction that is open or prepared: few, of all that were written."""
+
+    def __setitem__(self, key: str, row: Row) -> None:
+        dict.__setitem__(self, key, row)
+        self.active.pop(key, None)
+        if isinstance(row, TransactionMetadata) and not row.state.is_idle:
+            self.active[key] = row
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        self.active.pop(key, None)
 
     def get(self, key: str, default: Row | None = None) -> Row | None:  # type: ignore[override]
         """The row of an id, None if it has none. Raises CorruptLogError."""
