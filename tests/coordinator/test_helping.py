@@ -174,6 +174,14 @@ def test_topics_that_were_forgotten_are_read_again(some: Some[int]) -> None:
         assert trial.outcome == "done"
 
 
+def test_interrupt_of_a_helper_is_not_its_last_act() -> None:
+    """Ctrl-C as a lock was acquired: its release never comes."""
+    trial = begun()
+    trial.cluster._helping.acquire()
+    trial.act()
+    assert all(is_published(process(trial.shared), name) for name in OTHERS)
+
+
 def test_transaction_is_helped_in_a_topic_that_has_fewer_partitions_than_another() -> None:
     trial = begun(decides=False)
     theirs, _ = trial.more

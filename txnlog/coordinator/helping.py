@@ -35,7 +35,7 @@ class Helping:
         self,
         log: TopicLog,
         tail_shards: Callable[[Failures], list[TransactionLog]],
-        is_reading: threading.Lock,
+        is_reading: threading.RLock,
     ) -> None:
         """All topics of a process have one lock, held while the shards are read."""
         self._log, self._tail_shards, self._is_reading = log, tail_shards, is_reading

@@ -46,7 +46,7 @@ class Root:
         self._offsets: dict[int, OffsetsLog] = {}
         self._tables: dict[str, EnlistedLog] = {}
         self._helpings: dict[str, Helping] = {}
-        self._helping = threading.Lock()
+        self._helping = threading.RLock()  # After an interrupt this thread may still hold it.
         # A shard may be opened while several transactions are finished side by side.
         self._opening = threading.RLock()
 
