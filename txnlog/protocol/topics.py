@@ -288,6 +288,7 @@ class TopicState:
         return [
             batch
             for state in self.partitions
+            if state.ongoing
             for batch in sorted(state.ongoing.values(), key=_base_offset)
             if batch.producer_id == producer_id and batch.producer_epoch <= epoch_max
         ]
