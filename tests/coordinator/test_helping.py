@@ -237,6 +237,11 @@ def test_row_that_no_topic_can_take_costs_its_own_id() -> None:
     decide(theirs, row, [huge])
     trial.act()
     assert is_published(process(trial.shared), "mine")
+    decide_next(theirs, OTHERS[1])
+    row = trial.cluster.coordinator.describe("tx")
+    assert row is not None
+    trial.cluster.coordinator.commit(row, both(trial.cluster, "more"))
+    assert all(is_published(process(trial.shared), name) for name in ("more", OTHERS[1]))
 
 
 def test_who_writes_alone_reads_no_row_of_others() -> None:

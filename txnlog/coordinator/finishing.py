@@ -328,8 +328,7 @@ def _transact_with_others(
     except InvalidCommitError:
         if not helping.rows:
             raise
-        # A row that no topic can take costs its own id only (D57).
-        helping.rows = []
+        helping.leave_rows()
         return log.transact(decide)
 
 

@@ -45,7 +45,8 @@ class Helping:
         self._all: list[TransactionLog] = []
         self._shards: list[TransactionLog] = []
         self._old: set[ProducerIdAndEpoch] = set()
-        """Decided before this process read the shard: only who looks for their files helps them."""
+        """Decided before this process read the shard: only who looks for their files helps them.
+        And what was left to its owners."""
         self._waiting = 1.0
         self.rows: list[TransactionMetadata] = []
         """What others have decided and not published, as of `reading`."""
@@ -71,6 +72,13 @@ class Helping:
             wait_ms = wait_for_helper_ms(latency_ms=latency_ms, jitter=random.random())
             self._clock.sleep_ms(wait_ms)
             self._refresh_topic()
+
+    def leave_rows(self) -> None:
+        """To their owners: among them is one that no topic can take, which costs its own id only
+        (D57).
+        """
+        self._old |= {row.transaction for row in self.rows}
+        self.rows = []
 
     def _refresh_topic(self) -> None:
         before = self._log.log.version
