@@ -95,11 +95,17 @@ def test_filter_leaves_out_files_of_other_partitions(cluster: Cluster, tmp_path:
 
 def test_columns_and_filters_that_do_not_fit_are_refused(cluster: Cluster, tmp_path: Path) -> None:
     """Before a file is opened."""
-    enlisted(cluster, tmp_path / "t", pa.table({"id": [1]}))
+    at = pa.array([None], pa.timestamp("us", "UTC"))
+    enlisted(cluster, tmp_path / "t", pa.table({"id": [1], "at": at}))
     with pytest.raises(ConfigError, match="There is no column 'x'; there are: id"):
         cluster.read(NAME, columns=["x"])
-    with pytest.raises(ConfigError, match="does not fit"):
-        cluster.read(NAME, filter=pc.field("x") == 1)
+    with pytest.raises(ConfigError, match="columns is empty"):
+        cluster.read(NAME, columns=[])
+    for wrong in (pc.field("x") == 1, pc.field("at") > dt.datetime(2026, 11, 27)):
+        with pytest.raises(ConfigError, match="does not fit"):
+            cluster.read(NAME, filter=wrong)
+    with pytest.raises(ConfigError, match="by its number"):
+        cluster.read(NAME, columns=["at"], filter=pc.field(0) == 1)
     with pytest.raises(UnknownTopicOrPartitionError):
         cluster.read("other")
 

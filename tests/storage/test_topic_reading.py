@@ -90,9 +90,14 @@ def test_read_of_an_empty_topic_has_the_columns(filled: Topics) -> None:
         filled.cluster.read("missing")
     with pytest.raises(ConfigError, match="There is no column 'valu'"):
         filled.cluster.read("t", columns=["valu"])
-    for wrong in (pc.field("valu") == b"1", pc.field("offset") == "a"):
+    with pytest.raises(ConfigError, match="columns is empty"):
+        filled.cluster.read("t", columns=[])
+    without_zone = pc.field("timestamp") > datetime(2026, 11, 27)
+    for wrong in (pc.field("valu") == b"1", pc.field("offset") == "a", without_zone):
         with pytest.raises(ConfigError, match="The filter does not fit the columns"):
             filled.cluster.read("empty", filter=wrong)
+    with pytest.raises(ConfigError, match="by its number"):
+        filled.cluster.read("t", columns=["value"], filter=pc.field(0) == b"k")
     with pytest.raises(TypeError, match="filter must be an Expression"):
         filled.cluster.read("t", filter="offset > 1")  # type: ignore[arg-type]
 

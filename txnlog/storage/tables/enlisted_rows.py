@@ -69,10 +69,8 @@ def read_table(
     if unknown := [name for name in names if name not in known]:
         raise _refused(url, f"the column {unknown[0]!r} has a type that only engines can read")
     schema = pa.schema([(name, column.field.arrow.type) for name, column in known.items()])
-    check_filter(filter, schema)
-    wanted = [c for name, c in known.items() if name in names or _uses(filter, schema, name)]
-    # Rows are counted by the columns that are read.
-    wanted = wanted or list(known.values())[:1]
+    used = {*names, *check_filter(filter, schema)}
+    wanted = [column for name, column in known.items() if name in used]
     files = sorted((log.state.files or {}).items())
     partitions = [column for column in known.values() if column.partition is not None]
     left = matching(
@@ -125,16 +123,6 @@ def _columns(url: str, definition: Definition) -> Iterator[_Column]:
         with suppress(ValueError):
             found = FileField.to_read(field, definition.column_mapping)
             yield _Column(url, field.name, found, partitions.get(field.name))
-
-
-def _uses(filter: pc.Expression | None, schema: pa.Schema, name: str) -> bool:
-    if filter is None:
-        return False
-    try:
-        schema.remove(schema.get_field_index(name)).empty_table().filter(filter)
-    except pa.ArrowException:
-        return True
-    return False
 
 
 def _bounds(live: LiveFile, columns: Iterable[_Column]) -> Any:

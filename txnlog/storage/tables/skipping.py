@@ -23,6 +23,8 @@ def check_columns(columns: Iterable[str] | None, known: Sequence[str]) -> list[s
             f"There is no column {unknown[0]!r}; there are: {', '.join(known)}.",
             option="columns",
         )
+    if columns is not None and not names:
+        raise ConfigError("columns is empty: give at least one, or None for all.", option="columns")
     return names
 
 
@@ -37,6 +39,13 @@ def check_filter(filter: pc.Expression | None, schema: pa.Schema) -> list[str]:
 
     if not isinstance(filter, Expression):
         raise TypeError(f"filter must be an Expression of pyarrow.compute, not {filter!r:.80}.")
+    if "FieldPath(" in str(filter):
+        # Its number would be another column's in what is read.
+        raise ConfigError(
+            "The filter has a column by its number: give its name, as in pyarrow.compute.field"
+            f"({schema.names[0]!r}).",
+            option="filter",
+        )
     if error := _misfit(filter, schema):
         raise ConfigError(
             f"The filter does not fit the columns: {error}", option="filter"
@@ -45,8 +54,10 @@ def check_filter(filter: pc.Expression | None, schema: pa.Schema) -> list[str]:
 
 
 def _misfit(filter: pc.Expression, schema: pa.Schema) -> pa.ArrowException | None:
+    # Some types are compared only where there is a row.
+    row = [pa.nulls(1, kind) for kind in schema.types]
     try:
-        schema.empty_table().filter(filter)
+        pa.table(row, schema=schema).filter(filter)
     except pa.ArrowException as error:
         return error
     return None
