@@ -26,6 +26,8 @@ __all__ = ["Lane", "MessageRows", "TaskFiles", "as_table", "message_bytes_max", 
 
 MESSAGE_BYTES_MAX = 2 << 20
 DRIVER_BYTES = 32 << 20
+ROW_BYTES = 20
+"""Of each row beside key, value and headers: its time, and where each of them ends."""
 FILES_AT_ONCE = 8
 THREADS_FROM_BYTES = 1 << 20
 """Fewer bytes are encoded on a local disk before threads would have started."""
@@ -37,7 +39,7 @@ _BARE_SCHEMA = pa.schema([item for item in RECORD_SCHEMA if item.name != "header
 
 
 def message_bytes_max(task: int) -> int:
-    """How many bytes of keys, values and headers task number `task` may send to the driver.
+    """How many bytes of rows task number `task` may send to the driver.
 
     All tasks together: 32 MiB of 16 tasks, 110 MiB of 200, 240 MiB of 10,000.
     """
@@ -116,7 +118,8 @@ class TaskFiles:
             self._bytes += len(rows.data)
             for lane, part in rows.parts():
                 file = open_files.get(lane)
-                if file is None:
+                # Two writes of a transaction may differ in whether they have headers.
+                if file is None or file.rows[0].num_columns != part.num_columns:
                     file = open_files[lane] = _File(lane)
                     self._files.append(file)
                 file.rows.append(part)

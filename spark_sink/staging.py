@@ -26,7 +26,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from spark_sink.message_rows import Lane, MessageRows, as_table, write_rows
+from spark_sink.message_rows import ROW_BYTES, Lane, MessageRows, as_table, write_rows
 from spark_sink.routing import Int32s, Router, Topic, Topics
 from spark_sink.rows import check_columns, rows_of_batch, sliced
 from txnlog.connector.record_batches import combined
@@ -106,8 +106,8 @@ class Stager:
     `topic` is the option, `target_size_bytes` the encoded size at which a file is rolled,
     `task_ms` the timestamp of rows without one (default: the store's clock at the first row),
     `compression` the codec of files (default: chosen by their content), `seed` makes the
-    partitions of rows without a key repeatable. Up to `message_bytes_max` bytes of keys, values and
-    headers are not staged, but left in `message_rows`.
+    partitions of rows without a key repeatable. Up to `message_bytes_max` bytes of rows are not
+    staged, but left in `message_rows`.
     """
 
     def __init__(
@@ -167,7 +167,8 @@ class Stager:
         if not rows or any(buffer.file or buffer.staged for buffer in self._buffers.values()):
             return False
         size_bytes = sum(buffer.waiting_bytes for buffer in self._buffers.values())
-        return size_bytes - rows * RECORD_OVERHEAD_BYTES <= self._message_bytes_max
+        size_bytes -= rows * (RECORD_OVERHEAD_BYTES - ROW_BYTES)
+        return size_bytes <= self._message_bytes_max
 
     def _resized(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Incoming batches, split or combined so that slices are neither tiny nor huge."""

@@ -112,6 +112,18 @@ def test_a_task_with_files_of_its_own_keeps_its_place() -> None:
     assert values_of(cluster, written) == {("orders", 0): list("abcdef")}
 
 
+def test_writes_with_and_without_headers_keep_their_order() -> None:
+    """A transaction of foreachBatch may write frames of both kinds to one topic."""
+    cluster = process(world(partitions=1))
+    headers = pa.array([[{"key": "h", "value": b"1"}]], HEADERS_TYPE)
+    with_headers = [
+        task_of(cluster, task, [value], headers=headers) for task, value in enumerate("ac")
+    ]
+    tasks = [with_headers[0], task_of(cluster, 1, ["b"]), with_headers[1]]
+    written = task_files(OPTIONS, tasks).write(cluster.store)
+    assert values_of(cluster, written) == {("orders", 0): list("abc")}
+
+
 def test_topics_headers_and_times_are_kept() -> None:
     cluster = process(world(partitions=1))
     options = parse_config({"path": "/memory", "includeHeaders": "true"}, "writeStream")
@@ -141,9 +153,13 @@ def test_what_the_driver_gets_is_bounded() -> None:
     assert sum(map(message_bytes_max, range(16))) == DRIVER_BYTES
     assert sum(map(message_bytes_max, range(10_000))) < 8 * DRIVER_BYTES
     cluster = process(world(partitions=1))
-    # Key and value of each row: 3 bytes.
-    assert task_of(cluster, 0, ["aa"] * 10, message_bytes=30).rows is not None
-    assert task_of(cluster, 0, ["aa"] * 10, message_bytes=29).rows is None
+    for value, size_bytes in (("aa", 230), ("", 200)):
+        sent = task_of(cluster, 0, [value] * 10, message_bytes=size_bytes)
+        assert sent.rows is not None
+        assert task_of(cluster, 0, [value] * 10, message_bytes=size_bytes - 1).rows is None
+    many = task_of(cluster, 0, [""] * 50_000)
+    assert many.rows is not None
+    assert len(many.rows.data) < 50_000 * 20
 
 
 def test_a_topic_that_was_created_again_is_refused() -> None:
