@@ -216,7 +216,7 @@ def _binary(column: pa.Array) -> pa.Array:
     """As binary; without a copy, except for a slice of a buffer above 2 GB."""
     if pa.types.is_binary(column.type):
         return column
-    data = column.buffers()[2]
+    data = column.buffers()[-1]
     if data is not None and data.size > _INT32_MAX:
         column = column.take(pa.array(np.arange(len(column))))
     return column.cast(pa.binary())

@@ -113,6 +113,7 @@ def test_text_and_bytes_of_any_width_become_binary(kind: pa.DataType) -> None:
     wanted = [v.encode() if isinstance(v, str) else v for v in values]
     assert rows.records.column("value").to_pylist() == wanted[1:]
     assert rows.records.column("key").to_pylist() == wanted[:3]
+    assert rows_of(value=pa.array([None], kind)).records.column("value").null_count == 1
     assert rows.records.schema.equals(RECORD_SCHEMA)
 
 
