@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.cases import Some
 from tests.coordinator.test_crashes import restart_group, sweep, take_over
@@ -42,6 +43,9 @@ from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.snapshots import topic_at
 from txnlog.coordinator.staged_files import Staging
 from txnlog.coordinator.sweeper import Sweeper
+from txnlog.coordinator.tables import check_files
+from txnlog.errors import CorruptLogError
+from txnlog.protocol.enlisted.actions import ChangesFile, DeletionVector
 from txnlog.protocol.metadata import LastBatch
 from txnlog.protocol.snapshots import Snapshot
 from txnlog.protocol.states import TransactionState
@@ -300,11 +304,70 @@ def test_table_that_cannot_be_read_delays_the_transaction() -> None:
     assert judge(trial)
 
 
+NEW_ID = "0b1c7c6e-0000-4000-8000-00000000000f"
+
+
 def test_table_that_was_made_again_decides_nothing() -> None:
     """What was read is gone: nothing of the transaction is committed (R77)."""
     trial = died_before_the_table()
-    other = ForeignTable(trial.shared, OTHER_URL)
-    other.commit(definition(table_id="0b1c7c6e-0000-4000-8000-00000000000f"))
+    ForeignTable(trial.shared, OTHER_URL).commit(definition(table_id=NEW_ID))
     after = recover(trial.shared)
     assert visible(after, "mine") == (False, False)
     assert state_of(after) is TransactionState.COMPLETE_ABORT
+
+
+def test_table_that_is_replaced_in_its_own_log_has_decided_before() -> None:
+    """The new table may be made of what was changed: no second time then (R77)."""
+    trial = change()
+    dying(trial, Fault.CRASH_AFTER)
+    ForeignTable(trial.shared, OTHER_URL).commit(definition(table_id=NEW_ID))
+    assert judge(trial)
+
+
+def lose(shared: SharedMemory, name: str) -> None:
+    """Delete what the change has staged: its part file, or its rows."""
+    store = shared.places[OTHER_URL]
+    found = sorted(
+        (each["last_modified"], each["path"])
+        for page in store.list("_txnlog")
+        for each in page
+        if each["path"].endswith(name)
+    )
+    store.delete(found[-1][1])
+
+
+@pytest.mark.parametrize("name", [".json", ".parquet"])
+def test_change_that_has_lost_a_file_is_given_up(name: str) -> None:
+    """Nothing is decided yet: the id goes on, and a batch is computed again (R77)."""
+    trial = died_before_the_table()
+    lose(trial.shared, name)
+    assert not judge(trial)
+    assert (
+        ForeignTable(trial.shared, OTHER_URL).commits()[-1][0]["commitInfo"]["operation"] == "FENCE"
+    )
+
+
+def test_change_that_is_there_needs_no_part_file() -> None:
+    """The table says that it is decided (R77)."""
+    trial = change()
+    dying(trial, Fault.CRASH_AFTER)
+    lose(trial.shared, ".json")
+    assert judge(trial)
+
+
+def test_helper_looks_for_deletion_vectors_and_change_feeds() -> None:
+    """Readers would fail without them (R77)."""
+    cluster = change().cluster
+    [mine] = changed(cluster, 3, name=OTHER)
+    log, live = cluster.table_log(OTHER_URL), mine.part.removes[0]
+    check_files(log, mine.part, "tx")
+    name = f"_txnlog/c{'0' * 20}"
+    vector = DeletionVector(
+        storage_type="u", path_or_inline_dv=name, size_in_bytes=1, cardinality=1
+    )
+    fewer = replace(mine.part.adds[0], path=live.path, deletion_vector=vector)
+    with pytest.raises(CorruptLogError, match="_txnlog/c/deletion_vector_"):
+        check_files(log, replace(mine.part, adds=(fewer,)), "tx")
+    feed = ChangesFile(path="_txnlog/c%201", partition_values={}, size=1, data_change=False)
+    with pytest.raises(CorruptLogError, match="_txnlog/c 1"):
+        check_files(log, replace(mine.part, cdc=(feed,)), "tx")

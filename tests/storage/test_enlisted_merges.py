@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.storage.foreign_table import (
     ForeignTable,
     actions_up_to,
     decided,
+    file,
     metadata,
     opened,
     part_of,
@@ -19,8 +21,10 @@ from tests.storage.foreign_table import (
     write_checkpoint,
     yes,
 )
-from tests.storage.test_enlisted_log import drop
-from txnlog.errors import TableConflictError
+from tests.storage.test_enlisted_log import MONTH, drop
+from txnlog.errors import TableChangedError, TableConflictError
+from txnlog.protocol.enlisted.actions import ChangesFile, DeletionVector
+from txnlog.protocol.enlisted.features import DAY_MS
 from txnlog.protocol.enlisted.parts import Operation, Part
 from txnlog.storage.tables.enlisted_log import (
     AlreadyPublished,
@@ -124,3 +128,85 @@ def test_fence_in_a_log_that_was_made_again_is_none(
     assert foreign.txns() == []
     again = log.publish(change, transaction, is_still_decided=yes)
     assert again == TableReplaced("t-2")
+
+
+def test_change_is_found_in_a_table_that_was_replaced_after_it(
+    shared: SharedMemory, foreign: ForeignTable
+) -> None:
+    """CREATE OR REPLACE in the same log: what was decided stays so, for the new table may be made
+    of it (R77).
+    """
+    log = opened(shared.open())
+    change, transaction = change_of(log), decided(log)
+    assert isinstance(log.publish(change, transaction, is_still_decided=yes), Published)
+    foreign.append(metadata("t-2"))
+    again = opened(shared.open()).publish(change, transaction, is_still_decided=yes)
+    assert again == AlreadyPublished(2)
+
+
+def test_old_change_whose_txn_was_forgotten_is_found_by_its_deletion_vector(
+    shared: SharedMemory,
+) -> None:
+    """It has no other new file; else its own commit would refuse it (R77)."""
+    foreign = ForeignTable(shared.open())
+    foreign.create(**MONTH)
+    foreign.append(file("a"))
+    log = opened(shared.open())
+    log.refresh_files()
+    vector = DeletionVector(
+        storage_type="u", path_or_inline_dv=f"_txnlog/c{'0' * 20}", size_in_bytes=1, cardinality=1
+    )
+    live = (log.state.files or {})["a"]
+    change = replace(
+        change_of(log),
+        removes=(live,),
+        adds=(replace(part_of(log).adds[0], path="a", deletion_vector=vector),),
+    )
+    transaction = decided(log)
+    assert isinstance(log.publish(change, transaction, is_still_decided=yes), Published)
+    actions = [action for action in foreign.commits()[-1] if "txn" not in action]
+    shared.open().put(slot(2), "\n".join(map(json.dumps, actions)).encode())
+    shared.clock.advance_ms(8 * DAY_MS)
+    again = opened(shared.open()).publish(change, transaction, is_still_decided=yes)
+    assert again == AlreadyPublished(2)
+
+
+def test_old_change_without_a_file_that_the_table_would_have_waits(shared: SharedMemory) -> None:
+    """Whether it was decided cannot be told, if there is no fence: it only removes files (R77)."""
+    foreign = ForeignTable(shared.open())
+    foreign.create(**MONTH)
+    log = opened(shared.open())
+    cdc = ChangesFile(path="_txnlog/c/x", partition_values={}, size=1, data_change=False)
+    change = replace(change_of(log), adds=(), cdc=(cdc,))
+    transaction = decided(log)
+    shared.clock.advance_ms(8 * DAY_MS)
+    with pytest.raises(TableChangedError, match="whether the table has decided"):
+        opened(shared.open()).publish(change, transaction, is_still_decided=yes)
+    foreign.append({"txn": {"appId": FENCE[0], "version": FENCE[1]}})
+    again = opened(shared.open()).publish(change, transaction, is_still_decided=yes)
+    assert isinstance(again, AlreadyRefused)
+
+
+def test_table_that_needs_an_unknown_feature_gets_no_fence(
+    shared: SharedMemory, foreign: ForeignTable
+) -> None:
+    """Nobody may commit to it who does not know the feature: the change waits (R77)."""
+    log = opened(shared.open())
+    change, transaction = change_of(log), decided(log)
+    features = {"readerFeatures": [], "writerFeatures": ["catalogManaged"]}
+    foreign.append({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}})
+    with pytest.raises(TableChangedError, match="'catalogManaged', which txnlog does not know"):
+        log.publish(change, transaction, is_still_decided=yes)
+    assert foreign.txns() == []
+
+
+def test_change_is_refused_where_what_came_since_is_garbled(
+    shared: SharedMemory, foreign: ForeignTable
+) -> None:
+    """Others read it, perhaps; nothing is decided by then (R77)."""
+    log = opened(shared.open())
+    change = change_of(log)
+    foreign.append({"add": {"path": "a"}})
+    found = log.publish(change, decided(log), is_still_decided=yes)
+    assert isinstance(found, Published)
+    assert "versions 1 to 1 cannot be understood" in found.refused

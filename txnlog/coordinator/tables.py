@@ -12,11 +12,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
-from urllib.parse import unquote
 
 from txnlog.coordinator.root import Root
 from txnlog.errors import (
     CorruptLogError,
+    ObjectNotFoundError,
     StorageError,
     TableChangedError,
     TxnLogError,
@@ -24,13 +24,13 @@ from txnlog.errors import (
 )
 from txnlog.process.failpoint import reach
 from txnlog.process.failures import Failures
-from txnlog.protocol.enlisted.actions import AddFile
 from txnlog.protocol.enlisted.compatibility import unpublishable
-from txnlog.protocol.enlisted.parts import Decided, Part, app_id_of
+from txnlog.protocol.enlisted.parts import Decided, Part, app_id_of, lost_part
 from txnlog.protocol.enlisted.registry import EnlistedTable, find_enlisted
 from txnlog.protocol.metadata import StagedTable, TransactionMetadata
 from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.enlisted_log import (
+    AlreadyPublished,
     AlreadyRefused,
     EnlistedLog,
     PartFile,
@@ -162,19 +162,27 @@ class TablePublications:
         root, row = self._root, self._row
         log = root.table_log(table.url)
         decided = decided_of(root, row, table)
-        part = self._parts.get(table.part)
+        part, lost = self._parts.get(table.part), ""
         if part is None:
             log.refresh()
             table_id = log.state.definition.metadata.id
+            if is_published(log.state, decided):
+                return AlreadyPublished(log.state.version)
             if table_id != table.table_id:
                 # Dropped, perhaps with the part file, and made again: settled.
                 return TableReplaced(table_id)
-            part = log.read_part(file_of(table))
-            if not is_published(log.state, decided):
+            try:
+                part = log.read_part(file_of(table))
                 check_files(log, part, row.transactional_id)
+            except (CorruptLogError, ObjectNotFoundError) as error:
+                if table.mode != "merge":
+                    raise
+                # Not decided yet: it is given up, for good.
+                lost = f"a file of the change is lost ({error.message})"
+                part = part or lost_part(log.state)
         is_young = partial(reading.is_young, root.store.clock, root.settings.trust_ms)
         self._unproved[table.url] = None
-        made = log.publish(part, decided, is_still_decided=is_young)
+        made = log.publish(part, decided, is_still_decided=is_young, lost=lost)
         if isinstance(made, Published):
             self._unproved[table.url] = partial(log.prove, made, part, decided)
         else:
@@ -281,8 +289,7 @@ def republish(root: Root, transactional_id: str, decided: Decided, table: Staged
 def check_files(log: EnlistedLog, part: Part, transactional_id: str) -> None:
     """Raise CorruptLogError for a staged file that is gone: all readers of the table would fail."""
 
-    def check(add: AddFile) -> None:
-        path = unquote(add.path)
+    def check(path: str) -> None:
         if not log.store.exists(path):
             raise CorruptLogError(
                 f"{log.store.url}/{path}, which the transaction of {transactional_id!r} has "
@@ -292,4 +299,4 @@ def check_files(log: EnlistedLog, part: Part, transactional_id: str) -> None:
                 fatal=False,
             )
 
-    log.store.together([partial(check, add) for add in part.new_adds])
+    log.store.together([partial(check, path) for path in part.new_paths])

@@ -95,6 +95,15 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
         return [add for add in self.adds if add.path not in known]
 
     @property
+    def new_paths(self) -> set[str]:
+        """Of all files that the table has not had: rows, deletion vectors, change feeds."""
+        known = {file.deletion_vector for file in self.removes}
+        vectors = {add.deletion_vector for add in self.adds} - known
+        paths = {one.path for one in vectors if one is not None} - {""}
+        files: list[LiveFile | ChangesFile] = [*self.new_adds, *self.cdc]
+        return paths | {unquote(file.path) for file in files}
+
+    @property
     def file_names(self) -> frozenset[str]:
         """Names of all files by which a table may have the part."""
         staged = file_names(*self.adds) - file_names(*self.removes)
@@ -188,6 +197,11 @@ def fence(part: Part, decided: Decided) -> tuple[Part, Decided]:
     """
     nothing = replace(part, adds=(), removes=(), cdc=(), change=Operation(operation="FENCE"))
     return nothing, replace(decided, app_id=fence_app_id(decided.app_id))
+
+
+def lost_part(state: TableState) -> Part:
+    """In place of a change whose part file is lost, so that a fence can be put."""
+    return new_part(state, (), mode="merge", change=Operation(operation="FENCE"))
 
 
 def republished_app_id(app_id: str, epoch: int) -> str:

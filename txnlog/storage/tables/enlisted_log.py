@@ -26,7 +26,7 @@ from txnlog.errors import (
     UnknownTableError,
 )
 from txnlog.protocol.contention import retry_ms
-from txnlog.protocol.enlisted.actions import CommitInfo, TableState, encode_actions, file_name
+from txnlog.protocol.enlisted.actions import CommitInfo, TableState, encode_actions, file_names
 from txnlog.protocol.enlisted.compatibility import unpublishable
 from txnlog.protocol.enlisted.conflicts import conflict
 from txnlog.protocol.enlisted.features import (
@@ -35,6 +35,7 @@ from txnlog.protocol.enlisted.features import (
     TXN_RETENTION,
     check_enlistable,
     retention_ms,
+    unknown_features,
 )
 from txnlog.protocol.enlisted.parts import (
     Decided,
@@ -175,7 +176,8 @@ class EnlistedLog(EnlistedReader):
         try:
             return conflict(part, commits) or ""
         except (ValueError, msgspec.MsgspecError) as error:
-            raise self._damaged(None, str(error)) from error
+            first, last = versions[0], versions[-1]
+            return f"one of the versions {first} to {last} cannot be understood ({error})"
 
     # -- publication -----------------------------------------------------------------------------
 
@@ -185,13 +187,15 @@ class EnlistedLog(EnlistedReader):
         decided: Decided,
         *,
         is_still_decided: Callable[[], bool],
+        lost: str = "",
     ) -> Publication | None:
         """Put the publication at the next version, unless the table has its txn already (D139).
 
         `is_still_decided` is asked after each reading of the head, before the put: a process that
         has not written the decision a short time ago reads the row again. None: it said no.
         The first put follows the state as it is known: others rarely commit since. Of mode merge it
-        is what decides, if nothing conflicts with it; else a fence is put instead (R77).
+        is what decides, if nothing conflicts with it; else a fence is put instead (R77); also if a
+        file of it is `lost`: how.
         Raises TableChangedError with `decided`.
         """
         unknowns = 0
@@ -205,7 +209,7 @@ class EnlistedLog(EnlistedReader):
                     if is_guess:
                         continue
                     return settled
-                published = self._put(part, decided)
+                published = self._put(part, decided, lost)
             except (NothingWrittenError, NotSyncedError):
                 raise
             except StorageError:
@@ -239,14 +243,24 @@ class EnlistedLog(EnlistedReader):
             # A newer state than before, perhaps: what follows is decided on that.
             self._open(files=True)
         definition = self.state.definition
+        # First: a table may be replaced in its own log, by what was in it.
+        if is_published(self.state, decided):
+            return AlreadyPublished(self.state.version)
         if definition.metadata.id != part.definition.metadata.id:
             return TableReplaced(definition.metadata.id)
-        if is_published(self.state, decided) or (is_old and self._has_files(part, decided)):
+        if part.mode == "merge" and is_published(self.state, fence(part, decided)[1]):
+            return AlreadyRefused(self.conflict(part) or "another process has found a conflict")
+        if is_old and self._has_files(part, decided):
             return AlreadyPublished(self.state.version)
         if part.mode == "merge":
-            if not is_published(self.state, fence(part, decided)[1]):
-                return None
-            return AlreadyRefused(self.conflict(part) or "another process has found a conflict")
+            if unknown := unknown_features(definition):
+                named = ", ".join(map(repr, unknown))
+                raise self._blocked(
+                    decided,
+                    f"it needs {named}, which txnlog does not know, so it puts no commit there.",
+                    decides=True,
+                )
+            return None
         if why := unpublishable(part, definition):
             raise self._blocked(
                 decided,
@@ -266,16 +280,19 @@ class EnlistedLog(EnlistedReader):
     def _has_files(self, part: Part, decided: Decided) -> bool:
         """Whether the files of an old part are in the table, or were."""
         age_ms = self._now_ms() - decided.decided_ms
-        are_sure = part.adds and age_ms <= (self._retention_ms(FILE_RETENTION) or 0)
+        names = file_names(*part.adds) - file_names(*part.removes)
+        are_sure = names and age_ms <= (self._retention_ms(FILE_RETENTION) or 0)
         if self._retention_ms(TXN_RETENTION) is not None and not are_sure:
+            txn = f"a txn of the appId {decided.app_id!r} and the version {decided.epoch}"
+            there = f" If they are, commit {txn} to it."
             raise self._blocked(
                 decided,
                 "it was decided so long ago that the table may have forgotten whether it is "
                 f"published. If its rows are not there, unset {TXN_RETENTION} of the table, and "
-                "they are published.",
+                f"they are published.{there if part.mode == 'merge' else ''}",
                 decides=part.mode == "merge",
             )
-        known = {*map(file_name, self.state.files or ()), *(self.state.removed or ())}
+        known = file_names(*(self.state.files or {}).values()) | (self.state.removed or set())
         if part.mode == "append":
             # A long list, and no append needs it.
             self.state.files = self.state.removed = None
@@ -304,10 +321,10 @@ class EnlistedLog(EnlistedReader):
             abortable=False,
         )
 
-    def _put(self, part: Part, decided: Decided) -> Published | None:
+    def _put(self, part: Part, decided: Decided, lost: str) -> Published | None:
         """One attempt at the next version; None if another commit is there."""
         version, before = self.state.version + 1, self._digest
-        refused = self.conflict(part) if part.mode == "merge" else ""
+        refused = lost or (self.conflict(part) if part.mode == "merge" else "")
         if refused:
             part, decided = fence(part, decided)
         write_id = os.urandom(16).hex()
