@@ -324,6 +324,43 @@ def test_table_that_is_replaced_in_its_own_log_has_decided_before() -> None:
     assert judge(trial)
 
 
+def test_owner_who_finds_another_table_is_told_what_was_decided() -> None:
+    """A helper has finished the transaction before the table was dropped and made again (R77)."""
+
+    def meanwhile(trial: Trial) -> None:
+        recover(trial.shared)
+        other = trial.shared.places[OTHER_URL]
+        other.delete([each["path"] for page in other.list("_delta_log") for each in page])
+        protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+        new = ForeignTable(trial.shared, OTHER_URL)
+        new.commit({"protocol": protocol}, definition(table_id=NEW_ID))
+        for _ in range(5):
+            new.append()
+
+    seen = set()
+    for trial in meetings(change, meanwhile):
+        outcome = trial.again()
+        is_there = visible(recover(trial.shared), "mine")
+        assert is_there[0] == is_there[1]
+        assert (outcome, is_there[0]) not in {("TableConflictError", True), ("done", False)}
+        seen.add((outcome, is_there[0]))
+    assert ("done", True) in seen
+
+
+@pytest.mark.parametrize("hours", [0, 20])
+def test_owner_who_finds_two_later_ones_is_not_told_that_it_has_committed(hours: int) -> None:
+    """The row of the second start does not say how the transaction ended (R77)."""
+
+    def meanwhile(trial: Trial) -> None:
+        ForeignTable(trial.shared, OTHER_URL).append()
+        for run in ("second", "third"):
+            owned(process(trial.shared), run)
+        trial.shared.clock.advance_ms(hours * 3_600_000)
+
+    for trial in meetings(change, meanwhile):
+        judge(trial)
+
+
 def lose(shared: SharedMemory, name: str) -> None:
     """Delete what the change has staged: its part file, or its rows."""
     store = shared.places[OTHER_URL]

@@ -342,16 +342,15 @@ class TransactionCoordinator:
     ) -> TransactionMetadata:
         """The row when its table has decided. Raises TableConflictError for an abort."""
         now, why = decide(self._root, row, reading=reading, parts=parts)
-        is_same = now is not None and now.transaction == row.transaction
-        if is_same and now is not None and now.state.is_aborted:
-            why = why or "another process has found a conflict"
-            caught(partial(finish, self._root, now), f"Ending {row.transactional_id!r}")
-        if why:
-            raise conflict_error(table.url, why)
-        if why is None and not is_same:
+        is_empty = now is not None and now.state is TransactionState.EMPTY
+        if now is None or is_empty or now.transaction != row.transaction:
             # Ended by others, and gone on since.
-            check_holder(now, asked.holder)
-        return now or row
+            return check_holder(now, asked.holder)
+        if not now.state.is_aborted:
+            # Whatever is in the place of the table that has decided.
+            return now
+        caught(partial(finish, self._root, now), f"Ending {row.transactional_id!r}")
+        raise conflict_error(table.url, why or "another process has found a conflict")
 
     # -- inside ----------------------------------------------------------------------------------
 
