@@ -11,9 +11,11 @@ from txnlog.protocol.batches import ABORTED, COMMITTED, NONE, ONGOING, BatchHead
 from txnlog.protocol.group_metadata import CommittedOffset, Group, GroupTickets
 from txnlog.protocol.metadata import (
     GroupTicket,
+    LastBatch,
     Manifest,
     Owner,
     StagedBatch,
+    StagedTable,
     TopicPartitions,
     TransactionMetadata,
 )
@@ -257,6 +259,26 @@ def test_open_transaction_of_which_a_topic_shows_the_end_is_decided_alike() -> N
     assert after is not None
     assert after.state is S.PREPARE_COMMIT
     assert [one.topic for one in after.partitions] == ["u"]
+
+
+@pytest.mark.parametrize("offsets", [False, True])
+def test_transaction_that_a_table_decides_is_left_to_the_table(offsets: bool) -> None:
+    """Its PREPARE is lost, its marker is there: the table has it (R77)."""
+    table = StagedTable(
+        name="f", url="f", table_id="f", part="p", size_bytes=1, digest="", mode="merge",
+        num_files=1, num_records=1, staged_ms=0,
+    )  # fmt: skip
+    last = LastBatch(batch_id=7)
+    pending = Manifest(batches=(staged("u", "f"),), tables=(table,), last_batch=last)
+    known = Markers(newest={7: 3}, before={7: 3})
+    shown = topic("u", 2) if offsets else topic("u", 3, committed={7: 3})
+    asked = row(S.ONGOING, 3, producer_epoch=3, pending=pending)
+    found = plan([shown], [asked], offsets_markers=known if offsets else None, states_lost=True)
+    after = raised(found)
+    assert after is not None
+    assert (after.decider, after.pending, after.transaction) == (table, pending, asked.transaction)
+    assert after.owner.former_runs == ("run",)
+    assert not found.transactions
 
 
 def test_open_transaction_below_a_marker_ends_with_the_repair() -> None:

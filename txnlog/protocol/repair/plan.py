@@ -304,7 +304,7 @@ class Planner:
                     repair.removes.append(row.path)
                 else:
                     repair.puts[name] = raised
-                is_open = row.state is TransactionState.ONGOING
+                is_open = row.state is TransactionState.ONGOING and row.decider is None
                 if top > row.txn_epoch or (top == row.txn_epoch and is_open):
                     self._fates.note_newer(row, top)
             repair.keep(shard)
@@ -366,7 +366,8 @@ class Planner:
         fence = prepare_fence(ended, above_epoch=above, by=BY, reason=REASON, now_ms=self._now_ms)
         assert isinstance(fence, Transition)
         raised = fence.next
-        if row.state is TransactionState.ONGOING and top == row.txn_epoch:
+        # Where a table decides, only that knows.
+        if row.state is TransactionState.ONGOING and not row.decider and top == row.txn_epoch:
             result = self._seen_result(row.producer_id, row.txn_epoch)
             there = tuple(one for one in row.partitions if self._fates.waits(one.topic, row))
             raised = replace(raised, state=result.prepared, partitions=there)
