@@ -44,12 +44,7 @@ def test_sweeper_prepared_row_of_dead_process_finished_without_other_traffic() -
     topic = dying.create_topic("t", partitions=1)
     row = dying.coordinator.init_producer_id("tx", Owner(run_id="r"))
 
-    def die_at_marker(verb: str, path: str) -> Fault:
-        is_marker = verb == "put" and path.startswith("t/_delta_log")
-        return Fault.CRASH_BEFORE if is_marker else Fault.NONE
-
-    assert isinstance(dying.store, FaultyStore)
-    dying.store.plan = die_at_marker
+    die_at_marker_of(dying, "t")
     with pytest.raises(SimulatedCrash):
         dying.coordinator.commit(row, [staged(dying, topic)])
     sweeper = Sweeper(other)
@@ -114,6 +109,41 @@ def test_process_that_may_not_read_the_offsets_sweeps_transactions() -> None:
     after = process(backing, clock).coordinator.describe("tx")
     assert after is not None
     assert after.state is TransactionState.COMPLETE_ABORT
+
+
+def test_process_that_may_not_write_one_topic_sweeps_those_of_others() -> None:
+    """It was taken for one that may write nothing; a table of others is no other case (R73)."""
+    clock, backing = VirtualClock(), MemoryStore()
+    other = process(backing, clock)
+    assert isinstance(other.store, FaultyStore)
+    other.store.plan = lambda verb, path: (
+        Fault.DENY if (verb, path[:2]) == ("put", "a/") else Fault.NONE
+    )
+    sweeper = Sweeper(other, interval_ms=10_000)
+    for name in ("a", "b"):
+        owner = process(backing, clock)
+        topic = owner.create_topic(name, partitions=1)
+        row = owner.coordinator.init_producer_id(name, Owner(run_id="r"))
+        die_at_marker_of(owner, name)
+        with pytest.raises(SimulatedCrash):
+            owner.coordinator.commit(row, [staged(owner, topic)])
+        for _ in range(2):
+            sweeper.sweep_if_due()
+            clock.advance_ms(10_000)
+    states = {name: process(backing, clock).coordinator.describe(name) for name in ("a", "b")}
+    assert [row and row.state for row in states.values()] == [
+        TransactionState.PREPARE_COMMIT,
+        TransactionState.COMPLETE_COMMIT,
+    ]
+
+
+def die_at_marker_of(cluster: Cluster, topic: str) -> None:
+    def plan(verb: str, path: str) -> Fault:
+        is_marker = verb == "put" and path.startswith(f"{topic}/_delta_log")
+        return Fault.CRASH_BEFORE if is_marker else Fault.NONE
+
+    assert isinstance(cluster.store, FaultyStore)
+    cluster.store.plan = plan
 
 
 def open_transaction(cluster: Cluster, *, timeout_ms: int = 60_000) -> TransactionMetadata:

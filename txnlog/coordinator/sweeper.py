@@ -22,6 +22,7 @@ from txnlog.coordinator.state_rows import describe
 from txnlog.errors import (
     GroupAuthorizationError,
     StorePermissionError,
+    TransactionalIdAuthorizationError,
     TxnLogError,
 )
 from txnlog.process.clock import Clock
@@ -69,9 +70,10 @@ class Sweeper:
             self.sweep()
             if not self.is_backing_off:
                 retries.worked(_SWEEPING)
-        except StorePermissionError:
-            # A reader without write access leaves this to other processes.
-            self._refused = True
+        except StorePermissionError as error:
+            # A reader without write access leaves this to other processes; who may not write one
+            # topic or table, that one.
+            self._refused = isinstance(error, TransactionalIdAuthorizationError)
         except TxnLogError as error:
             until = f"in {self._interval_ms / 1000:g} s, then less often, and by any other client"
             retries.failed(_SWEEPING, f"Sweeping {self._root}", error, until=until)
