@@ -164,6 +164,7 @@ def changed_to(
         added.part,
         mode="merge",
         read_version=log.state.version,
+        read_digest=log.state.digest,
         removes=tuple((log.state.files or {}).values()),
         change=Operation(operation="MERGE"),
     )

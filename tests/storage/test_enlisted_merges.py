@@ -40,7 +40,8 @@ FENCE = ("txnlog/c/7/fence", 0)
 
 def change_of(log: EnlistedLog) -> Part:
     """One that has read all of the table, and adds a file."""
-    return replace(part_of(log), mode="merge", change=Operation(operation="MERGE"))
+    change = Operation(operation="MERGE")
+    return replace(part_of(log), mode="merge", change=change, read_digest=log.state.digest)
 
 
 def test_change_without_a_conflict_decides_and_is_there(
@@ -210,3 +211,19 @@ def test_change_is_refused_where_what_came_since_is_garbled(
     found = log.publish(change, decided(log), is_still_decided=yes)
     assert isinstance(found, Published)
     assert "versions 1 to 1 cannot be understood" in found.refused
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_change_is_refused_where_what_was_read_is_another_version_now(
+    shared: SharedMemory, foreign: ForeignTable, more: int
+) -> None:
+    """The table was restored from a backup, and has gone on from there (R77)."""
+    foreign.append(file("read"))
+    log = opened(shared.open())
+    change = log.read_part(log.put_part(change_of(log), cluster_id="c"))
+    shared.open().delete([slot(1)])
+    for _ in range(1 + more):
+        foreign.append({"add": {**file("other")["add"], "dataChange": False}})
+    found = opened(shared.open()).publish(change, decided(log), is_still_decided=yes)
+    assert isinstance(found, Published)
+    assert found.refused == "version 1 is another one than was read"

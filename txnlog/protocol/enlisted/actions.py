@@ -302,8 +302,9 @@ class Definition(msgspec.Struct, frozen=True):
 class TableState:
     """What the log at `url` says of its table, up to `version` (-1: nothing was read).
 
-    `in_commit_ms` is the in-commit timestamp of the newest commit. `recent`: the newest txns
-    of commits that were read one by one: version of the table, appId, version.
+    `digest` is that of the newest commit's bytes, "" if only a checkpoint of it was there,
+    `in_commit_ms` its in-commit timestamp. `recent`: the newest txns of commits that were read one
+    by one: version of the table, appId, version.
     `files`: live files by path, and `removed`: names of files that it still has tombstones of; None
     if they were not asked for.
     """
@@ -318,6 +319,7 @@ class TableState:
     in_commit_ms: int | None = None
     files: dict[str, LiveFile] | None = None
     removed: set[str] | None = None
+    digest: str = ""
 
     @property
     def definition(self) -> Definition:

@@ -67,9 +67,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Files to add; with mode overwrite, what is live in `partitions` then (None: all) is removed.
 
     With mode merge `removes` is removed, and what is live in `partitions` was read, at version
-    `read_version`; `adds` has files of `removes`, too, with other deletion vectors.
-    `definition` is the table's when the files were staged, at that version. `former` are
-    the names of files that these replace, and that a late process may still publish.
+    `read_version`, whose commit has `read_digest` ("": it was not there); `adds` has files of
+    `removes`, too, with other deletion vectors. `definition` is the table's when the files were
+    staged, at that version. `former` are the names of files that these replace, and that a late
+    process may still publish.
     """
 
     mode: Mode
@@ -81,6 +82,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     change: Operation | None = None
     removes: tuple[LiveFile, ...] = ()
     cdc: tuple[ChangesFile, ...] = ()
+    read_digest: str = ""
 
     def has(self, values: Partition, fields: Mapping[str, Field]) -> bool:
         """Whether a file of these partition values is in `partitions`."""
@@ -164,6 +166,7 @@ def new_part(
             mode=mode,
             partitions=replaced,
             read_version=state.version,
+            read_digest=state.digest if mode == "merge" else "",
             definition=state.definition,
             adds=tuple(adds),
             **rest,
@@ -236,6 +239,7 @@ class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     read_version: Natural
     former: tuple[str, ...] = ()
     change: Operation | None = None
+    read_digest: str = ""
 
 
 class _Line(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -254,7 +258,9 @@ _LINES = msgspec.json.Decoder(_Line)
 def encode_part(part: Part) -> bytes:
     """The part file: a line about the part, the table's definition, the files."""
     definition = part.definition
-    head = _Head(1, part.mode, part.partitions, part.read_version, part.former, part.change)
+    head = _Head(
+        1, part.mode, part.partitions, part.read_version, part.former, part.change, part.read_digest
+    )
     lines: list[dict[str, object]] = [
         {"txnlogPart": head},
         {"protocol": definition.protocol},
@@ -300,6 +306,7 @@ def _part(lines: Sequence[_Line]) -> Part:
         adds=tuple(line.add for line in lines if line.add is not None),
         former=heads[0].former,
         change=heads[0].change,
+        read_digest=heads[0].read_digest,
         removes=tuple(line.remove for line in lines if line.remove is not None),
         cdc=tuple(line.cdc for line in lines if line.cdc is not None),
     )

@@ -162,22 +162,27 @@ class EnlistedLog(EnlistedReader):
 
         Reads the commits since the version that was read, once for each head.
         """
-        head = self.state.version, self._digest
+        head = self.state.version, self.state.digest
         if self._judged is None or self._judged[0] is not part or self._judged[1] != head:
             self._judged = part, head, self._conflict(part)
         return self._judged[2]
 
     def _conflict(self, part: Part) -> str:
-        versions = range(part.read_version + 1, self.state.version + 1)
+        first = part.read_version
+        if (self.state.version, self.state.digest) == (first, part.read_digest):
+            return ""
+        versions = range(first if part.read_digest else first + 1, self.state.version + 1)
         calls = [partial(self._get, commit_path("", version)) for version in versions]
         commits = [data for data in self.store.together(calls) if data is not None]
-        if len(commits) < len(calls) or self.state.version < part.read_version:
-            return f"commits since version {part.read_version} are gone from its log"
+        if len(commits) < len(calls) or self.state.version < first:
+            return f"commits since version {first} are gone from its log"
+        if part.read_digest and digest_of(commits.pop(0)) != part.read_digest:
+            return f"version {first} is another one than was read"
         try:
             return conflict(part, commits) or ""
         except (ValueError, msgspec.MsgspecError) as error:
-            first, last = versions[0], versions[-1]
-            return f"one of the versions {first} to {last} cannot be understood ({error})"
+            last = versions[-1]
+            return f"one of the versions {first + 1} to {last} cannot be understood ({error})"
 
     # -- publication -----------------------------------------------------------------------------
 
@@ -323,7 +328,7 @@ class EnlistedLog(EnlistedReader):
 
     def _put(self, part: Part, decided: Decided, lost: str) -> Published | None:
         """One attempt at the next version; None if another commit is there."""
-        version, before = self.state.version + 1, self._digest
+        version, before = self.state.version + 1, self.state.digest
         refused = lost or (self.conflict(part) if part.mode == "merge" else "")
         if refused:
             part, decided = fence(part, decided)

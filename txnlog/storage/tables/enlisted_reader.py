@@ -44,8 +44,6 @@ class EnlistedReader:
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
         self.state = TableState(store.url)
-        self._digest = ""
-        """Digest of the newest commit's bytes; "" if only a checkpoint of it was there."""
         self._confirmed: tuple[int, int] | None = None
         """Times before the request that showed that `state` is the newest, by both clocks."""
 
@@ -59,7 +57,7 @@ class EnlistedReader:
             head = self.state.version
             slots = range(head, head + 1 + _READ_AT_ONCE)
             found = self._get_while_there([commit_path("", slot) for slot in slots])
-            if not found or digest_of(found[0]) != self._digest:
+            if not found or digest_of(found[0]) != self.state.digest:
                 # Cleaned up, or another table by now.
                 break
             for version, data in enumerate(found[1:], head + 1):
@@ -96,7 +94,7 @@ class EnlistedReader:
 
     def _is_trusted(self) -> bool:
         """Whether the state was confirmed a short time ago, by both clocks (D3)."""
-        if self._confirmed is None or not self._digest:
+        if self._confirmed is None or not self.state.digest:
             return False
         pairs = zip(self._times(), self._confirmed, strict=True)
         return max(now_ms - then_ms for now_ms, then_ms in pairs) <= TRUST_MS
@@ -129,7 +127,7 @@ class EnlistedReader:
             raise self._damaged(listed.commits[0] - 1, "it is missing, and no checkpoint is there")
         if head - first > len(listed.commits) + _MISSED_MAX:
             raise self._damaged(head, "many commits before it are missing")
-        self.state, self._digest = state, ""
+        self.state = state
         versions = range(max(first, 0), head + 1)
         calls = [partial(self._get, commit_path("", version)) for version in versions]
         for version, data in zip(versions, self.store.together(calls), strict=True):
@@ -180,7 +178,7 @@ class EnlistedReader:
         self.state.apply(version, actions)
         if any(isinstance(action, TableMetadata) for action in actions):
             self._check_definition(self.state)
-        self._digest = digest_of(data)
+        self.state.digest = digest_of(data)
         self._confirmed = confirmed
 
     def _decoded(self, version: int, data: bytes) -> list[Action]:
