@@ -34,6 +34,7 @@ from tests.world import (
     state_of,
     visible,
 )
+from txnlog.admin import tables
 from txnlog.admin.transactions import (
     abort_transaction,
     describe_transaction,
@@ -277,6 +278,20 @@ def test_operator_who_aborts_lets_the_table_decide(is_refused: bool) -> None:
     assert outcome_of(abort) == ("done" if is_refused else "InvalidTxnStateError")
     assert judge(trial) is not is_refused
     assert describe_transaction(cluster, "tx").decider == ""
+
+
+@pytest.mark.parametrize("dies", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+def test_operator_who_restages_or_republishes_changes_nothing(dies: Fault) -> None:
+    """The row names no part that is decided (R76, R77)."""
+    trial = change()
+    dying(trial, dies)
+    cluster = process(trial.shared)
+    before = cluster.coordinator.describe("tx")
+    for name in (NAME, OTHER):
+        assert tables.restage(cluster, name) == 0
+        assert tables.republish(cluster, name) == 0
+    assert cluster.coordinator.describe("tx") == before
+    assert judge(trial)
 
 
 def test_operator_who_fences_lets_the_table_decide() -> None:
