@@ -8,7 +8,7 @@ id over. H is a sweeper, or raises a floor; by its rules more is a conflict, as 
 version of txnlog. A process that takes no more steps has crashed. F's log:
 
     W  a foreign change of what was read    A  one of something else    C  the change    X  a fence
-    D  a later transaction of the id, which appends to F
+    D  a later transaction of the id, which appends to F    R  F is replaced, in its own log
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ EARLY = "the topic is published before the table has decided"
 UNPROVED = "nobody looks whether the version before the change is there"
 OLD_ROW = "a row that was read before F forgot a fence is still trusted"
 TWO = "two tables decide"
+REPLACED = "a table that was replaced has decided nothing"
 
 S = TransactionState
 _TABLE = StagedTable(
@@ -98,7 +99,7 @@ class State(NamedTuple):
 
 
 class Deciding:
-    """The model; `foreign`: what others do to F, each once: W, A, M (made again), K (clean-up),
+    """The model; `foreign`: what others do to F, each once: W, A, R, M (made again), K (clean-up),
     F (fences are forgotten).
     """
 
@@ -212,7 +213,7 @@ class Deciding:
             return f"{who} {label}", self._to(state, number, **changes)
 
         log, broken = state.log, self.broken
-        if state.made:
+        if state.made or ("R" in log and ("C" not in log or REPLACED in broken)):
             yield goes("finds another table", does="row", found="replaced")
         elif ("C" in log and NO_TXN not in broken) or "D" in log:
             yield goes("finds the change", does="row", found="C")
@@ -279,7 +280,7 @@ class Deciding:
 
     def _foreign(self, state: State) -> Iterator[tuple[str, State]]:
         log = state.log
-        for entry in "WA":
+        for entry in "WAR":
             if entry in self.foreign and entry not in log:
                 yield f"foreign {entry}", state._replace(log=log + entry)
         if TWO in self.broken and not state.second:

@@ -9,10 +9,10 @@ from tests.model.deciding import Deciding
 from tests.model.search import assert_breaks, assert_holds
 
 
-@pytest.mark.parametrize("foreign", ["WK", "AF", "M"])
+@pytest.mark.parametrize("foreign", ["WK", "AF", "M", "R"])
 def test_table_decides_beside_helpers_new_owners_floors_and_foreign_writers(foreign: str) -> None:
     """The change and all else of its transaction are there, or nothing is (R77)."""
-    assert_holds(Deciding(foreign=foreign), states_min=100_000)
+    assert_holds(Deciding(foreign=foreign), states_min=50_000)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,7 @@ def test_table_decides_beside_helpers_new_owners_floors_and_foreign_writers(fore
         (deciding.EARLY, "W", "not in the table"),
         (deciding.UNPROVED, "M", "not in the table"),
         (deciding.OLD_ROW, "AF", "aborted, and in the table"),
+        (deciding.REPLACED, "R", "aborted, and in the table"),
         (deciding.TWO, "W", "can never be finished"),
     ],
 )
