@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +19,7 @@ from txnlog.errors import (
     CorruptLogError,
     NothingWrittenError,
     NotSyncedError,
+    ObjectNotFoundError,
     StorageError,
     TableChangedError,
     TableConflictError,
@@ -52,6 +53,8 @@ from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.delta.transact import CONFLICTS_MAX, UNKNOWNS_MAX
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.enlisted_reader import EnlistedReader
+
+_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,18 +174,25 @@ class EnlistedLog(EnlistedReader):
         first = part.read_version
         if (self.state.version, self.state.digest) == (first, part.read_digest):
             return ""
-        versions = range(first if part.read_digest else first + 1, self.state.version + 1)
-        calls = [partial(self._get, commit_path("", version)) for version in versions]
-        commits = [data for data in self.store.together(calls) if data is not None]
-        if len(commits) < len(calls) or self.state.version < first:
-            return f"commits since version {first} are gone from its log"
-        if part.read_digest and digest_of(commits.pop(0)) != part.read_digest:
-            return f"version {first} is another one than was read"
+        if self.state.version < first:
+            return f"its log ends before version {first}"
+        commits = self._commits(
+            range(first if part.read_digest else first + 1, self.state.version + 1)
+        )
         try:
+            if part.read_digest and digest_of(next(commits)) != part.read_digest:
+                return f"version {first} is another one than was read"
             return conflict(part, commits) or ""
+        except ObjectNotFoundError:
+            return f"commits since version {first} are gone from its log"
         except (ValueError, msgspec.MsgspecError) as error:
-            last = versions[-1]
-            return f"one of the versions {first + 1} to {last} cannot be understood ({error})"
+            return f"a version after {first} cannot be understood ({error})"
+
+    def _commits(self, versions: Sequence[int]) -> Iterator[bytes]:
+        """Some at a time: the first one may be in conflict, and there may be very many."""
+        for start in range(0, len(versions), _AT_ONCE):
+            paths = [commit_path("", version) for version in versions[start : start + _AT_ONCE]]
+            yield from self.store.together([partial(self.store.get, path) for path in paths])
 
     # -- publication -----------------------------------------------------------------------------
 
