@@ -181,7 +181,7 @@ def test_old_change_without_a_file_that_the_table_would_have_waits(shared: Share
     change = replace(change_of(log), adds=(), cdc=(cdc,))
     transaction = decided(log)
     shared.clock.advance_ms(8 * DAY_MS)
-    with pytest.raises(TableChangedError, match="whether the table has decided"):
+    with pytest.raises(TableChangedError, match="cannot decide .*'txnlog/c/7/fence'"):
         opened(shared.open()).publish(change, transaction, is_still_decided=yes)
     foreign.append({"txn": {"appId": FENCE[0], "version": FENCE[1]}})
     again = opened(shared.open()).publish(change, transaction, is_still_decided=yes)
@@ -199,6 +199,8 @@ def test_table_that_needs_an_unknown_feature_gets_no_fence(
     with pytest.raises(TableChangedError, match="'catalogManaged', which txnlog does not know"):
         log.publish(change, transaction, is_still_decided=yes)
     assert foreign.txns() == []
+    foreign.append({"txn": {"appId": FENCE[0], "version": FENCE[1]}})
+    assert isinstance(log.publish(change, transaction, is_still_decided=yes), AlreadyRefused)
 
 
 def test_change_is_refused_where_what_came_since_is_garbled(

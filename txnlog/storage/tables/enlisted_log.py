@@ -45,6 +45,7 @@ from txnlog.protocol.enlisted.parts import (
     decode_part,
     encode_part,
     fence,
+    fence_app_id,
     publication,
     staging_folder,
 )
@@ -272,7 +273,7 @@ class EnlistedLog(EnlistedReader):
                 named = ", ".join(map(repr, unknown))
                 raise self._blocked(
                     decided,
-                    f"it needs {named}, which txnlog does not know, so it puts no commit there.",
+                    f"it needs {named}, which txnlog does not know, so no commit is put there.",
                     decides=True,
                 )
             return None
@@ -322,8 +323,9 @@ class EnlistedLog(EnlistedReader):
     def _blocked(self, decided: Decided, why: str, *, decides: bool = False) -> TableChangedError:
         if decides:
             return TableChangedError(
-                f"{self.store.url}: whether the table has decided the transaction cannot be told, "
-                f"as of version {self.state.version}: {why}",
+                f"{self.store.url}: the table cannot decide the transaction as of version "
+                f"{self.state.version}: {why} To give the transaction up, commit a txn of the "
+                f"appId {fence_app_id(decided.app_id)!r} and the version {decided.epoch} to it.",
                 url=self.store.url,
                 abortable=False,
             )
