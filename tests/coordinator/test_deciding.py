@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.cases import Some
+from tests.coordinator.restoring import backup, restore
 from tests.coordinator.test_crashes import restart_group, sweep, take_over
 from tests.coordinator.test_tables import OTHER, OTHER_ID, OTHER_URL, WithTables, begun, by, files
 from tests.faults import RETRIABLE, Trial, cuts, meetings
@@ -45,7 +46,7 @@ from txnlog.coordinator.snapshots import topic_at
 from txnlog.coordinator.staged_files import Staging
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.coordinator.tables import check_files
-from txnlog.errors import CorruptLogError
+from txnlog.errors import CorruptLogError, LogGapError
 from txnlog.protocol.enlisted.actions import ChangesFile, DeletionVector
 from txnlog.protocol.metadata import LastBatch
 from txnlog.protocol.snapshots import Snapshot
@@ -374,6 +375,26 @@ def test_owner_who_finds_two_later_ones_is_not_told_that_it_has_committed(hours:
 
     for trial in meetings(change, meanwhile):
         judge(trial)
+
+
+@pytest.mark.parametrize("days", [0, 8])
+def test_row_of_a_restored_shard_is_not_taken_for_published(days: int) -> None:
+    """A later transaction is in all tables; its files may be of any age (R72, R77)."""
+    trial = died_before_the_table()
+    shared, name = trial.shared, process(trial.shared).shard_for("tx").path
+    kept = backup(shared, name)
+    ForeignTable(shared, OTHER_URL).append()
+    later = owned(recover(shared), "second")
+    cluster = process(shared)
+    cluster.coordinator.commit(later, files(cluster, "theirs", appended(cluster, 5, name=OTHER)))
+    recover(shared)
+    restore(shared, name, kept)
+    shared.clock.advance_ms(days * 86_400_000)
+    cluster = process(shared)
+    row = cluster.coordinator.describe("tx")
+    assert row is not None
+    with pytest.raises(LogGapError, match="never had its file"):
+        finish(cluster, row)
 
 
 def lose(shared: SharedMemory, name: str) -> None:

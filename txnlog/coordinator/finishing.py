@@ -303,8 +303,9 @@ def _write_marker(
     else:
         made = _transact_with_others(log, decide, helping, row, topic_id)
     if isinstance(made, Settled) and made.missing:
-        # Only what a client had prepared may be much older than its decision (R72).
-        decided_ms = row.updated_ms if row.pending.prepared_by_client else -1
+        # What a client has prepared, or a table decided, may be much older than that (R72).
+        changes = any(table.mode == "merge" for table in row.tables)
+        decided_ms = row.updated_ms if changes or row.pending.prepared_by_client else -1
         check_published(log, made.missing, row.transactional_id, decided_ms=decided_ms)
     return made is not None
 
