@@ -21,6 +21,7 @@ import txnlog.housekeeping.compaction.segments
 import txnlog.housekeeping.vacuum
 from tests.machine.focused import (
     Appending,
+    Chaining,
     Compacting,
     Copying,
     Producing,
@@ -188,7 +189,7 @@ def an_old_run_may_decide(patch: Patch) -> None:
     patch.setattr(txnlog.coordinator.transactions, "prepare_end", decide)
 
 
-@broken(Copying)
+@broken(Chaining)
 def holders_are_not_fenced(patch: Patch) -> None:
     """D7: a new reader reads beside a run that may still commit."""
     patch.setattr(txnlog.coordinator.groups, "fence_holders", lambda *_, **__: None)
