@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import sys
+import time
 import uuid
 
 import pyarrow as pa
@@ -32,6 +34,8 @@ def add_one(cluster: Cluster, transactional_id: str, run_id: str) -> bool:
     tables = changed_to(cluster, pa.table({"id": pa.array([count + 1], pa.int64())}), name=NAME)
     if is_same := tables[0].part.read_version == version:
         batches = [staged(cluster, TOPIC, f"{transactional_id}-{uuid.uuid4()}")]
+        # As long as Spark computes a change: others meet it.
+        time.sleep(random.uniform(0, 0.1))
         cluster.coordinator.commit(row, Staging(frozenset({TOPIC}), lambda: batches, tables))
     return is_same
 
