@@ -49,6 +49,7 @@ def test_count_has_what_the_topic_has_through_kills(tmp_path: Path) -> None:
         lambda: DeltaTable(url).optimize.compact(),
         lambda: write_deltalake(url, ZERO, mode="append"),
     ]
+
     def lines() -> list[str]:
         return told.read_text().splitlines()
 
