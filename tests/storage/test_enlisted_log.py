@@ -324,6 +324,26 @@ def test_part_older_than_tombstones_is_blocked(shared: SharedMemory) -> None:
     assert foreign.txns() == []
 
 
+def test_owner_paused_before_it_lists_what_an_overwrite_removes_asks_again(
+    shared: SharedMemory, foreign: ForeignTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A helper has published it since, and the table has forgotten that: what was written since
+    would be removed (R74).
+    """
+    log = opened(shared.open())
+    part, transaction = part_of(log, mode="overwrite"), decided(log)
+    read = log._open
+
+    def paused(*, files: bool) -> None:
+        shared.clock.advance_ms(30 * DAY_MS)
+        read(files=files)
+
+    monkeypatch.setattr(log, "_open", paused)
+    foreign.append()
+    assert log.publish(part, transaction, is_still_decided=lambda: False) is None
+    assert foreign.paths() == ["foreign-1"]
+
+
 # -- before the decision ---------------------------------------------------------------------------
 
 

@@ -219,8 +219,11 @@ class EnlistedLog(EnlistedReader):
             is_guess = attempt == 0 and self._is_trusted()
             if not is_guess:
                 self.refresh()
+            known = self.state
             try:
                 settled = self._settled(part, decided)
+                # It may have read the table again, to list files.
+                is_guess = is_guess and self.state is known
                 if settled is not None or not (is_guess or is_still_decided()):
                     if is_guess:
                         continue
