@@ -336,11 +336,13 @@ def test_snapshot_has_no_table_that_does_not_take_a_decided_part() -> None:
 # --- Staging where others vacuum ----------------------------------------------------------------
 
 
+HOURS = {"delta.deletedFileRetentionDuration": "interval 10 hours"}
+
+
 def visible_table(shared: SharedMemory) -> Cluster:
     cluster = process(shared)
     with_table(shared, cluster)
-    properties = {"delta.deletedFileRetentionDuration": "interval 10 hours"}
-    ForeignTable(shared).commit(definition(**properties))
+    ForeignTable(shared).commit(definition(**HOURS))
     there = cluster.enlisted()[NAME]
     cluster.enlist(NAME, replace(there, staging="visible"))
     return cluster
@@ -370,3 +372,21 @@ def test_visible_files_that_others_may_vacuum_are_not_decided(
     assert outcome_of(commit) == ("StagedFileTooOldError" if is_refused else "done")
     head = ForeignTable(shared).head()
     assert head == (1 if is_refused else 2)
+
+
+def test_visible_files_that_others_have_vacuumed_since_the_decision_are_not_published() -> None:
+    """A commit that is repeated looks for them: every reader of the table would fail (D146)."""
+    shared = world()
+    cluster = visible_table(shared)
+    row, staging = owned(cluster, "run"), Staging(frozenset(), tuple, appended(cluster, 1))
+    change_before_publication(shared, cluster, definition(NARROW, **HOURS))
+    commit = partial(cluster.coordinator.commit, row, staging)
+    assert outcome_of(commit) == "TableChangedError"
+    shared.clock.advance_ms(11 * 3_600_000)
+    foreign = ForeignTable(shared)
+    foreign.commit(definition(**HOURS))
+    [add] = staging.tables[0].part.adds
+    shared.places[URL].delete([add.path])
+    head = foreign.head()
+    assert outcome_of(commit) == "CorruptLogError"
+    assert foreign.head() == head

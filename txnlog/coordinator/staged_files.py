@@ -21,7 +21,7 @@ from txnlog.errors import (
 )
 from txnlog.process.failures import Failures, caught
 from txnlog.protocol.appends import check_topic_id
-from txnlog.protocol.enlisted.features import FILE_RETENTION, retention_ms
+from txnlog.protocol.enlisted.features import FILE_RETENTION
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.metadata import StagedBatch, StagedTable
 from txnlog.protocol.vacuum import file_retention_ms
@@ -111,10 +111,7 @@ def _file_retention_ms(root: Root, table: StagedTable) -> int:
     log = root.table_log(table.url)
     if log.state.version < 0:
         log.refresh()
-    try:
-        return int(retention_ms(log.state.definition, FILE_RETENTION) or 0)
-    except ValueError:
-        return 0
+    return int(log.kept_ms(FILE_RETENTION) or 0)
 
 
 def check_there(store: ObjectStore, batches: Sequence[StagedBatch], transactional_id: str) -> None:

@@ -25,6 +25,7 @@ from txnlog.errors import (
 from txnlog.process.failpoint import reach
 from txnlog.process.failures import Failures
 from txnlog.protocol.enlisted.compatibility import unpublishable
+from txnlog.protocol.enlisted.features import FILE_RETENTION
 from txnlog.protocol.enlisted.parts import Decided, Part, app_id_of, lost_part
 from txnlog.protocol.enlisted.registry import EnlistedTable, find_enlisted
 from txnlog.protocol.metadata import StagedTable, TransactionMetadata
@@ -163,6 +164,10 @@ class TablePublications:
         log = root.table_log(table.url)
         decided = decided_of(root, row, table)
         part, lost = self._parts.get(table.part), ""
+        age_ms = root.store.now_ms() - table.staged_ms
+        if table.staging == "visible" and age_ms > (log.kept_ms(FILE_RETENTION) or 0) / 2:
+            # Others may have vacuumed its files since they were decided.
+            part = None
         if part is None:
             log.refresh()
             table_id = log.state.definition.metadata.id

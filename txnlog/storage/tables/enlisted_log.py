@@ -292,7 +292,7 @@ class EnlistedLog(EnlistedReader):
         """Whether the table may have a publication, but its txn no more: some keep them for a time,
         at least 7 days when they are enlisted.
         """
-        kept_ms = self._retention_ms(TXN_RETENTION)
+        kept_ms = self.kept_ms(TXN_RETENTION)
         limit_ms = 7 * DAY_MS if kept_ms is None else min(kept_ms, 7 * DAY_MS)
         return self._now_ms() - decided.decided_ms > limit_ms / 2
 
@@ -300,8 +300,8 @@ class EnlistedLog(EnlistedReader):
         """Whether the files of an old part are in the table, or were."""
         age_ms = self._now_ms() - decided.decided_ms
         names = file_names(*part.adds) - file_names(*part.removes)
-        are_sure = names and age_ms <= (self._retention_ms(FILE_RETENTION) or 0)
-        if self._retention_ms(TXN_RETENTION) is not None and not are_sure:
+        are_sure = names and age_ms <= (self.kept_ms(FILE_RETENTION) or 0)
+        if self.kept_ms(TXN_RETENTION) is not None and not are_sure:
             txn = f"a txn of the appId {decided.app_id!r} and the version {decided.epoch}"
             there = f" If they are, commit {txn} to it."
             raise self._blocked(
@@ -317,7 +317,8 @@ class EnlistedLog(EnlistedReader):
             self.state.files = self.state.removed = None
         return not known.isdisjoint(part.file_names)
 
-    def _retention_ms(self, name: str) -> float | None:
+    def kept_ms(self, name: str) -> float | None:
+        """`retention_ms` of the table as last read; 0 where that is not known."""
         try:
             return retention_ms(self.state.definition, name)
         except ValueError:
