@@ -10,7 +10,7 @@ import pytest
 
 from tests.coordinator.test_tables import NARROW
 from tests.producer.worlds import group
-from tests.tables import NAME, URL, ForeignTable, definition, rows, with_table
+from tests.tables import NAME, TABLE_ID, URL, ForeignTable, definition, rows, with_table
 from tests.world import TOPICS, position, process, world
 from txnlog.errors import (
     InvalidTxnStateError,
@@ -199,6 +199,20 @@ def test_table_that_was_made_again_is_refused_until_it_is_enlisted_again(made: M
     with made.producer.transaction() as producer:
         producer.append(NAME, rows(1))
     assert made.table.ours() == [1]
+
+
+def test_table_that_was_moved_is_not_written_where_it_was(made: Made) -> None:
+    """A copy has the id of its origin; rows at the former place are in no enlisted table."""
+    moved = ForeignTable(made.shared, "memory://moved")
+    [create] = made.table.commits()
+    made.producer.begin_transaction()
+    made.producer.append(NAME, rows(1))
+    moved.commit(*create[1:])
+    made.cluster.delist(NAME)
+    made.cluster.enlist(NAME, EnlistedTable(url=moved.url, table_id=TABLE_ID, since_ms=0))
+    with pytest.raises(UnknownTableError):
+        made.producer.commit_transaction()
+    assert made.table.ours() == moved.ours() == []
 
 
 def test_table_that_changes_after_the_decision_leaves_the_commit_to_be_repeated(

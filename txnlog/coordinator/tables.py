@@ -92,6 +92,13 @@ def ready_calls(root: Root, changes: Sequence[TableChange]) -> list[Callable[[],
     def check(change: TableChange) -> None:
         # As of the last sweep: a table that was delisted since then gets this one.
         table = find_enlisted(root.enlisted(refresh=False), change.name)
+        if table.url != change.url:
+            raise UnknownTableError(
+                f"{change.name!r} was enlisted with another table, {table.url}, since the data was "
+                f"staged for {change.url}. Nothing was written. Write it again.",
+                table=change.name,
+                url=change.url,
+            )
         if table.table_id != change.part.definition.metadata.id:
             raise UnknownTableError(
                 f"{change.url} was dropped and made again since it was enlisted as "
