@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -199,7 +200,14 @@ DAY = dt.date(2026, 11, 26)
             dt.datetime(2026, 11, 26, 10, tzinfo=dt.timezone.utc),
             {"2026-11-26 10:00:00", "2026-11-26T10:00:00.000000Z"},
         ),
-        ("integer", ("x", "7"), "x", {"x"}),
+        (
+            "timestamp_ntz",
+            ("2026-11-26 10:00:00.1", "2026-11-26 10:00:00"),
+            dt.datetime(2026, 11, 26, 10, 0, 0, 100_000),
+            {"2026-11-26 10:00:00.1"},
+        ),
+        ("float", ("0.1", "0.10000000149011612", "0.2"), 0.1, {"0.1", "0.10000000149011612"}),
+        ("integer", ("x", "7"), "7", {"7"}),
     ],
 )
 def test_overwritten_partition_is_compared_by_value(
@@ -211,6 +219,25 @@ def test_overwritten_partition_is_compared_by_value(
     part = new_part(state, [], mode="overwrite", partitions=[{"p": value}])
     gone = [line["remove"]["path"] for line in lines(part, state) if "remove" in line]
     assert set(gone) == {text or "null" for text in removed}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("date", dt.datetime(2026, 11, 26)),
+        ("date", "2026-1-5"),
+        ("integer", 1.0),
+        ("boolean", 1),
+        ("timestamp", "today"),
+        ("decimal(5,2)", "x"),
+        ("binary", b"x"),
+    ],
+)
+def test_value_that_a_partition_column_cannot_have_is_refused(kind: str, value: object) -> None:
+    """An overwrite would leave the rows of the partition that was meant."""
+    table = definition(ID, column("p", kind), partitions=("p",))
+    with pytest.raises(TableDataError, match=f"'p' is {re.escape(kind)}"):
+        new_part(state_with(table), [], mode="overwrite", partitions=[{"p": value}])
 
 
 def test_overwrite_may_name_some_partition_columns() -> None:

@@ -38,8 +38,8 @@ from txnlog.protocol.enlisted.features import features_of
 from txnlog.protocol.enlisted.schemas import (
     Field,
     is_in_partition,
+    named_partition,
     partition_fields,
-    partition_text,
 )
 
 STAGING = "_txnlog"
@@ -159,8 +159,8 @@ def new_part(
         replaced = None
         if partitions is not None:
             replaced = tuple(
-                {physical[name]: partition_text(value) for name, value in each.items()}
-                for each in partitions
+                {(key := physical[name]): named_partition(one[name], fields[key]) for name in one}
+                for one in partitions
             )
         part = Part(
             mode=mode,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -20,6 +21,8 @@ IDENTITY = "delta.identity."
 TEXT_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
 DEFAULT = "CURRENT_DEFAULT"
 DECIMAL = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)\Z")
+
+_FRACTION = re.compile(r"\.\d{1,6}")
 
 DataType: TypeAlias = "str | StructType | ArrayType | MapType"
 
@@ -117,26 +120,50 @@ def partition_text(value: Any) -> str | None:
 
 def partition_value(text: str | None, kind: DataType) -> Any:
     """The value that a text of the log stands for, so that two spellings of it are equal."""
+    try:
+        return _parsed(text, kind)
+    except (LookupError, ValueError, ArithmeticError):
+        return text
+
+
+def _parsed(text: str | None, kind: DataType) -> Any:
     if not text:
         return None
-    try:
-        match kind:
-            case "byte" | "short" | "integer" | "long":
-                return int(text)
-            case "float" | "double":
-                return "NaN" if text.lower() == "nan" else float(text)
-            case "boolean":
-                return text.lower()
-            case "date":
-                return date.fromisoformat(text)
-            case "timestamp" | "timestamp_ntz":
-                at = datetime.fromisoformat(text.replace("Z", "+00:00"))
-                return at if at.tzinfo is not None else at.replace(tzinfo=timezone.utc)
-            case str() if DECIMAL.match(kind):
-                return Decimal(text)
-    except (ValueError, ArithmeticError):
-        pass
+    match kind:
+        case "byte" | "short" | "integer" | "long":
+            return int(text)
+        case "float" | "double" if text.lower() == "nan":
+            return "NaN"
+        case "float":
+            return struct.unpack("f", struct.pack("f", float(text)))
+        case "double":
+            return float(text)
+        case "boolean":
+            return {"true": True, "false": False}[text.lower()]
+        case "date":
+            return date.fromisoformat(text)
+        case "timestamp" | "timestamp_ntz":
+            # Python 3.10 reads fractions of 3 and 6 digits only.
+            whole = _FRACTION.sub(lambda found: found[0].ljust(7, "0"), text)
+            at = datetime.fromisoformat(whole.replace("Z", "+00:00"))
+            return at if at.tzinfo is not None else at.replace(tzinfo=timezone.utc)
+        case str() if DECIMAL.match(kind):
+            return Decimal(text)
     return text
+
+
+def named_partition(value: Any, field: Field) -> str | None:
+    """`partition_text` of a value that a user has named. Raises ValueError for one of another type:
+    it would be that of no partition.
+    """
+    text = partition_text(value)
+    try:
+        if not isinstance(value, bytes):
+            _parsed(text, field.type)
+            return text
+    except (LookupError, ValueError, ArithmeticError):
+        pass
+    raise ValueError(f"the partition column {field.name!r} is {field.type}, not {value!r:.100}")
 
 
 def is_in_partition(
