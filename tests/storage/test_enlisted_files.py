@@ -87,11 +87,14 @@ def test_statistics_are_bounds_of_the_values(store: ObjectStore) -> None:
         "at": pa.array([1, 1999], pa.timestamp("us", "UTC")),
         "m": [Decimal("10.50"), Decimal("2.25")],
         "nan": [float("nan"), 1.0],
+        "zero": [0.0, None],
+        "top": ["x" * 32 + "\U0010ffff" * 2, "b"],
         "s": [{"x": 5}, None],
     }
     kinds = {"n": "long", "t": "string", "d": "date", "at": "timestamp", "m": "decimal(10,2)"}
     columns = [column(name, kind) for name, kind in kinds.items()]
-    table = definition(*columns, column("nan", "double"), column("s", struct(column("x"))))
+    columns += [column("nan", "double"), column("zero", "double"), column("top", "string")]
+    table = definition(*columns, column("s", struct(column("x"))))
     (add,) = staged(store, rows, table)
     stats = json.loads(add.stats)
     assert stats["minValues"] == {
@@ -100,12 +103,21 @@ def test_statistics_are_bounds_of_the_values(store: ObjectStore) -> None:
         "d": "2026-01-01",
         "at": "1970-01-01T00:00:00.000001Z",
         "m": 2.25,
+        "zero": 0.0,
+        "top": "b",
         "s": {"x": 5},
     }
     assert stats["maxValues"]["t"].startswith("x" * 32)
     assert stats["maxValues"]["t"] > long
+    assert stats["maxValues"]["top"] >= rows["top"][0]
+    # Some readers order -0.0 before 0.0, and find both by a filter for either.
+    assert [str(stats[each]["zero"]) for each in ("minValues", "maxValues")] == ["-0.0", "0.0"]
     assert stats["maxValues"]["at"] == "1970-01-01T00:00:00.001999Z"
-    assert stats["nullCount"] == {**dict.fromkeys((*kinds, "nan"), 0), "s": {"x": 1}}
+    assert stats["nullCount"] == {
+        **dict.fromkeys((*kinds, "nan", "top"), 0),
+        "zero": 1,
+        "s": {"x": 1},
+    }
 
 
 def columns_with_statistics(store: ObjectStore, table: Definition, names: list[str]) -> list[str]:

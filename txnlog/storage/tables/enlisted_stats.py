@@ -115,6 +115,9 @@ def _bounds(values: pa.ChunkedArray | pa.Array) -> tuple[Any, Any]:
         return None, None
     if low is None or (isinstance(low, float) and not (math.isfinite(low) and math.isfinite(high))):
         return None, None
+    if isinstance(low, float):
+        # Some readers order -0.0 before 0.0.
+        low, high = low or -0.0, high or 0.0
     return _json(low), _json(high) if not isinstance(high, str) else _cut(high)
 
 
@@ -134,4 +137,5 @@ def _json(value: Any) -> Any:
 
 def _cut(text: str) -> str:
     """The text, or a short one that is greater."""
-    return text if len(text) <= _TEXT_MAX else text[:_TEXT_MAX] + _HIGHEST
+    is_whole = len(text) <= _TEXT_MAX or text[_TEXT_MAX] == _HIGHEST
+    return text if is_whole else text[:_TEXT_MAX] + _HIGHEST
