@@ -253,6 +253,33 @@ def test_prepared_transaction_keeps_its_tables_until_it_is_completed(made: Made)
     assert made.table.ours() == [1]
 
 
+def test_prepared_transaction_that_has_lost_a_staged_file_is_not_decided(made: Made) -> None:
+    """As one whose topic has: else the topics have it, and the table never (R74)."""
+    made.producer.begin_transaction()
+    made.producer.produce(TOPICS[0], b"x")
+    made.producer.append(NAME, rows(1))
+    made.producer.prepare_transaction()
+    store = made.shared.places[URL]
+    for page in list(store.list("_txnlog")):
+        store.delete([one["path"] for one in page if one["path"].endswith(".parquet")])
+    with pytest.raises(TransactionAbortableError, match="is missing"):
+        made.producer.commit_transaction()
+    assert made.records() == 0
+    made.producer.abort_transaction()
+    assert (made.records(), made.table.ours()) == (0, [])
+
+
+def test_prepared_transaction_is_committed_where_its_table_was_made_again(made: Made) -> None:
+    """What was prepared is refused no more; that part is settled."""
+    made.producer.begin_transaction()
+    made.producer.produce(TOPICS[0], b"x")
+    made.producer.append(NAME, rows(1))
+    made.producer.prepare_transaction()
+    made.table.commit(definition(table_id="another"))
+    made.producer.commit_transaction()
+    assert (made.records(), made.table.ours()) == (1, [])
+
+
 def test_log_that_was_made_again_beside_a_publication_takes_no_version_of_it(made: Made) -> None:
     """Our commit would be above a gap, in a table of another id: the look at the version before
     it takes it back, and the next attempt settles the part (R74).

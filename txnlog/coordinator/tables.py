@@ -23,7 +23,7 @@ from txnlog.errors import (
     UnknownTableError,
 )
 from txnlog.process.failpoint import reach
-from txnlog.process.failures import Failures
+from txnlog.process.failures import Failures, caught
 from txnlog.protocol.enlisted.compatibility import unpublishable
 from txnlog.protocol.enlisted.features import FILE_RETENTION
 from txnlog.protocol.enlisted.parts import Decided, Part, app_id_of, lost_part
@@ -296,6 +296,20 @@ def republish(root: Root, transactional_id: str, decided: Decided, table: Staged
     made = log.publish(part, decided, is_still_decided=lambda: True)
     if isinstance(made, Published):
         _proved(table.url, partial(log.prove, made, part, decided))
+
+
+def check_parts(root: Root, row: TransactionMetadata) -> None:
+    """Before the decision of what a client has prepared, perhaps long ago: whether its files for
+    tables are there. Raises CorruptLogError, ObjectNotFoundError.
+
+    A table that was made again has no part to publish; one that cannot be read gets its part later.
+    """
+    for table in row.pending.tables:
+        log = root.table_log(table.url)
+        if not isinstance(caught(log.refresh), TxnLogError) and (
+            log.state.definition.metadata.id == table.table_id
+        ):
+            check_files(log, log.read_part(file_of(table)), row.transactional_id)
 
 
 def check_files(log: EnlistedLog, part: Part, transactional_id: str) -> None:

@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import complete
 from txnlog.coordinator.staged_files import Staging, check_there
+from txnlog.coordinator.tables import check_parts
 from txnlog.errors import (
     CommitStateUnknownError,
     IllegalGenerationError,
@@ -244,6 +245,7 @@ class ProducerSession:
         read_ms = self._clock.boot_ms()
         if held and txn.progress < _DECIDED:
             check_there(self._cluster.store, self.row.pending.batches, self.row.transactional_id)
+            check_parts(self._cluster, self.row)
         try:
             self._adopt(self._attempt(self._coordinator.commit, staging, offsets), read_ms)
         except TxnLogError as error:
@@ -328,8 +330,8 @@ class ProducerSession:
             return files
 
         try:
-            tables = () if self.row.pending.prepared_by_client else txn.tables.changes()
-            return end(self._newest, Staging(staging.topics, write, tables), offsets=offsets)
+            staged = Staging(staging.topics, write, txn.tables.changes())
+            return end(self._newest, staged, offsets=offsets)
         except TxnLogError as error:
             if error.context.get("decided") is TransactionResult.COMMIT:
                 self._note(_DECIDED)
