@@ -144,9 +144,25 @@ def _converted(values: pa.Array, field: FileField) -> pa.Array:
     if pa.types.is_nested(wanted) or is_ambiguous:
         raise ValueError(f"column {field.name!r} is {wanted}, and its values are {values.type}")
     try:
-        return values.cast(wanted)
-    except pa.ArrowException as error:
+        fitted = values.cast(wanted)
+        if not _is_same(values, fitted):
+            raise ValueError(f"values of {values.type} would lose data as {wanted}")
+    except (pa.ArrowException, ValueError) as error:
         raise ValueError(f"column {field.name!r}: {error}") from error
+    return fitted
+
+
+def _is_same(values: pa.Array, fitted: pa.Array) -> bool:
+    """Whether Arrow's cast has kept what it does not check: numbers as booleans and as `float`,
+    times as dates.
+    """
+    kind = fitted.type
+    if pa.types.is_float32(kind):
+        return bool(pc.is_inf(fitted).equals(pc.is_inf(values.cast(pa.float64()))))
+    is_cut = pa.types.is_primitive(values.type) and (
+        pa.types.is_boolean(kind) or pa.types.is_date(kind)
+    )
+    return not is_cut or bool(fitted.cast(values.type).equals(values))
 
 
 def _struct(values: pa.StructArray, field: FileField) -> pa.Array:
