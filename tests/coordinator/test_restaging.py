@@ -58,6 +58,19 @@ def test_restaged_rows_have_the_tables_schema_and_end_the_transaction() -> None:
     assert restage(process(trial.shared)) == 0
 
 
+def test_table_that_has_another_name_by_now_is_restaged_by_either() -> None:
+    """Describe shows what waits for the table, and advises its name of now."""
+    for name in (NAME, "renamed"):
+        trial = begun()
+        cluster = process(trial.shared)
+        there = cluster.enlisted()[NAME]
+        cluster.delist(NAME)
+        cluster.enlist("renamed", there)
+        assert len(tables.describe(cluster, "renamed").waiting) == 1
+        assert tables.restage(cluster, name) == 1
+        judge(trial.shared)
+
+
 def test_restaging_cut_at_any_call_leaves_it_blocked_or_ends_it(some: Some[int]) -> None:
     """Restaged again, the rows are there once (R36, R76)."""
     is_there = set()

@@ -109,7 +109,10 @@ def restage(cluster: Cluster, name: str, drop_columns: Collection[str] = ()) -> 
     Raises UnknownTableError for a name that no decided transaction and no table has, and as
     `restaging.restage`.
     """
-    waiting = [(row, table) for row, table in _waiting(cluster) if table.name == name]
+    known = cluster.enlisted().get(name)
+    url = None if known is None else known.url
+    # It may have had another name when they were decided.
+    waiting = [each for each in _waiting(cluster) if name == each[1].name or url == each[1].url]
     if not waiting:
         find_enlisted(cluster.enlisted(), name)
     count = 0
