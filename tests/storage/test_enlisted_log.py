@@ -220,6 +220,27 @@ def test_longer_table_made_again_is_noticed(
     assert foreign.txns() == []
 
 
+def test_table_made_again_in_the_midst_of_a_tail_is_noticed(
+    shared: SharedMemory, foreign: ForeignTable
+) -> None:
+    """A process was stopped between two reads: commits of another table would follow the head."""
+    store = shared.open()
+    log = opened(store)
+    waiting = [slot(1)]
+
+    def plan(verb: str, path: str) -> Fault:
+        if path in waiting:
+            waiting.clear()
+            drop(foreign)
+            foreign.create("t-2")
+            foreign.append()
+        return Fault.NONE
+
+    store.plan = plan
+    log.refresh()
+    assert log.state.definition.metadata.id == "t-2"
+
+
 @pytest.mark.parametrize("commits", [1, 3])
 def test_log_made_again_beside_the_put_is_no_publication(
     shared: SharedMemory, foreign: ForeignTable, commits: int

@@ -80,7 +80,9 @@ class EnlistedReader:
             gets = [partial(self._get, path) for path in paths]
             found = iter(self.store.together(gets))
         else:
-            found = map(self._get, paths)
+            # The first one last: if it is unchanged then, what was read before is of its log.
+            later = list(takewhile(lambda data: data is not None, map(self._get, paths[1:])))
+            found = iter([self._get(paths[0]), *later])
         return list(takewhile(lambda data: data is not None, found))  # type: ignore[arg-type]
 
     def _get(self, path: str) -> bytes | None:
