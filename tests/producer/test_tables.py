@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -183,6 +185,48 @@ def test_column_that_others_have_added_can_be_written_at_once(made: Made) -> Non
     with made.producer.transaction() as producer:
         producer.append(NAME, pa.table({"id": [2], "day": ["1"], "more": ["x"]}))
     assert made.table.ours() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "now", [{"day": "day"}, {"id": "new", "day": "day"}, {"other": "id", "id": "new", "day": "day"}]
+)
+def test_column_that_was_dropped_or_renamed_before_the_commit_loses_no_values(
+    made: Made, now: dict[str, str]
+) -> None:
+    """The process has read the table before; under column mapping the values would be in no column,
+    or in another one.
+    """
+
+    def mapped(columns: dict[str, str]) -> Any:
+        found = definition(**{"delta.columnMapping.mode": "name"})
+        kinds = {"day": "string"}
+        fields = [
+            {
+                "name": name,
+                "type": kinds.get(name, "long"),
+                "nullable": True,
+                "metadata": {"delta.columnMapping.physicalName": physical},
+            }
+            for name, physical in columns.items()
+        ]
+        found["metaData"]["schemaString"] = json.dumps({"type": "struct", "fields": fields})
+        return found
+
+    protocol = {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}
+    made.table.commit(protocol, mapped({"id": "id", "day": "day"}))
+    with made.producer.transaction() as producer:
+        producer.append(NAME, rows(1))
+    made.table.commit(mapped(now))
+    made.producer.begin_transaction()
+    made.producer.append(NAME, rows(2))
+    with pytest.raises(TableChangedError, match="'id' was dropped or renamed"):
+        made.producer.commit_transaction()
+    made.producer.abort_transaction()
+    if "id" in now:
+        with made.producer.transaction() as producer:
+            producer.append(NAME, rows(3))
+        stats = [json.loads(a["add"]["stats"]) for a in made.table.commits()[-1] if "add" in a]
+        assert stats[0]["minValues"] == {"new": 3}
 
 
 def test_table_that_was_made_again_is_refused_until_it_is_enlisted_again(made: Made) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.protocol.enlisted_tables import add, column, definition, struct
 from txnlog.protocol.enlisted.actions import AddFile, Definition
-from txnlog.protocol.enlisted.compatibility import incompatible, unpublishable
+from txnlog.protocol.enlisted.compatibility import incompatible, renamed, unpublishable
 from txnlog.protocol.enlisted.parts import Part
 from txnlog.protocol.enlisted.schemas import DEFAULT, TEXT_LENGTH
 
@@ -257,6 +257,22 @@ def test_partition_column_that_became_not_null(value: str, is_there: bool) -> No
     was = definition(ID, V, partitions=("v",))
     now = definition(ID, column("v", "string", nullable=False), partitions=("v",))
     assert (incompatible(was, now, [add(v=value)]) is None) is is_there
+
+
+@pytest.mark.parametrize(
+    ("name", "column_of"),
+    [
+        ("new nullable column", None),
+        ("new field in an array", None),
+        ("new column with a default", "v"),
+        ("renamed", "a"),
+        ("dropped under mapping", "b"),
+    ],
+)
+def test_rows_that_are_not_decided_keep_their_columns(name: str, column_of: str | None) -> None:
+    """Decided, they are as if they had been there before; given later, they would lose values."""
+    found = renamed(*COMPATIBLE[name])
+    assert found is None if column_of is None else f"column '{column_of}'" in str(found)
 
 
 def test_append_only_table_takes_no_overwrite() -> None:

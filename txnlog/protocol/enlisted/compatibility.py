@@ -16,6 +16,7 @@ from txnlog.protocol.enlisted.features import features_of, unknown_features
 from txnlog.protocol.enlisted.parts import Part
 from txnlog.protocol.enlisted.schemas import (
     DECIMAL,
+    DEFAULT,
     GENERATION,
     INVARIANTS,
     TEXT_LENGTH,
@@ -25,6 +26,7 @@ from txnlog.protocol.enlisted.schemas import (
     MapType,
     StructType,
     by_name,
+    fields_below,
     partition_fields,
     schema_of,
 )
@@ -45,6 +47,26 @@ def unpublishable(part: Part, now: Definition) -> str | None:
     if part.mode == "overwrite" and now.metadata.is_on("delta.appendOnly"):
         return "the table is append-only (delta.appendOnly), and this is an overwrite"
     return incompatible(part.definition, now, part.adds)
+
+
+def renamed(was: Definition, now: Definition) -> str | None:
+    """Why rows that were given by the names of `was` would have other columns or values now.
+
+    Asked before the decision, as a process may stage by what it read long ago.
+    """
+    before, after = _names(was), _names(now)
+    changed = before - after | {each for each in after - before if each[2]}
+    names = sorted(name for name, _, _ in changed)
+    return f"column {names[0]!r} was dropped or renamed, or has a new default" if names else None
+
+
+def _names(definition: Definition) -> set[tuple[str, str, str]]:
+    """Of each column: its name, that in data files, its default."""
+    mapping = definition.column_mapping
+    return {
+        (field.name, field.name_under(mapping), str(field.metadata.get(DEFAULT, "")))
+        for field in fields_below(schema_of(definition))
+    }
 
 
 def incompatible(was: Definition, now: Definition, adds: Sequence[AddFile]) -> str | None:

@@ -28,7 +28,7 @@ from txnlog.errors import (
 )
 from txnlog.protocol.contention import retry_ms
 from txnlog.protocol.enlisted.actions import CommitInfo, TableState, encode_actions, file_names
-from txnlog.protocol.enlisted.compatibility import unpublishable
+from txnlog.protocol.enlisted.compatibility import renamed, unpublishable
 from txnlog.protocol.enlisted.conflicts import conflict
 from txnlog.protocol.enlisted.features import (
     DAY_MS,
@@ -132,7 +132,7 @@ class EnlistedLog(EnlistedReader):
         if part.mode == "merge":
             if refused := self.conflict(part):
                 raise conflict_error(self.store.url, refused)
-        elif why := unpublishable(part, definition):
+        elif why := unpublishable(part, definition) or renamed(part.definition, definition):
             raise TableChangedError(
                 f"{self.store.url}: the staged data does not fit the table as of version "
                 f"{self.state.version}: {why}. Nothing was written. Stage it again.",
