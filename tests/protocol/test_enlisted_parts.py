@@ -229,6 +229,8 @@ def test_overwritten_partition_is_compared_by_value(
         ("integer", 1.0),
         ("boolean", 1),
         ("timestamp", "today"),
+        ("timestamp", dt.datetime(2026, 11, 26)),
+        ("timestamp_ntz", dt.datetime(2026, 11, 26, tzinfo=dt.timezone.utc)),
         ("decimal(5,2)", "x"),
         ("binary", b"x"),
     ],

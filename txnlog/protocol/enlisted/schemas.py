@@ -157,8 +157,14 @@ def named_partition(value: Any, field: Field) -> str | None:
     it would be that of no partition.
     """
     text = partition_text(value)
+    # With and without a zone, as of rows.
+    is_guess = (
+        isinstance(value, datetime)
+        and field.type in ("timestamp", "timestamp_ntz")
+        and (value.tzinfo is None) == (field.type == "timestamp")
+    )
     try:
-        if not isinstance(value, bytes):
+        if not isinstance(value, bytes) and not is_guess:
             _parsed(text, field.type)
             return text
     except (LookupError, ValueError, ArithmeticError):
