@@ -9,13 +9,20 @@ import pytest
 
 from tests.cases import Some
 from tests.coordinator.test_crashes import sweep, take_over
-from tests.coordinator.test_tables import OTHER_URL, blocked, recover_what_can
+from tests.coordinator.test_tables import (
+    NARROW,
+    OTHER_URL,
+    blocked,
+    change_before_publication,
+    recover_what_can,
+)
 from tests.faults import ERRORS, Trial, cuts, meetings
-from tests.tables import NAME, URL, ForeignTable, definition
-from tests.world import outcome_of, position, process, recover, state_of, visible, world
+from tests.tables import NAME, URL, ForeignTable, appended, definition, with_table
+from tests.world import outcome_of, owned, position, process, recover, state_of, visible, world
 from txnlog.admin import tables
 from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import publish
+from txnlog.coordinator.staged_files import Staging
 from txnlog.coordinator.tables import file_of
 from txnlog.errors import ConfigError, TableDataError
 from txnlog.protocol.enlisted.parts import decode_part
@@ -69,6 +76,26 @@ def test_table_that_has_another_name_by_now_is_restaged_by_either() -> None:
         assert len(tables.describe(cluster, "renamed").waiting) == 1
         assert tables.restage(cluster, name) == 1
         judge(trial.shared)
+
+
+def test_rows_that_do_not_fit_stop_no_others() -> None:
+    """Those of the older transaction have to be given up, or their values to be lost (R76)."""
+    shared = world()
+    cluster = process(shared)
+    with_table(shared, cluster)
+    for tid, number in (("older", 300), ("newer", 2)):
+        staging = Staging(frozenset(), tuple, appended(cluster, number))
+        change_before_publication(shared, cluster, definition(NARROW))
+        commit = partial(cluster.coordinator.commit, owned(cluster, tid, tid=tid), staging)
+        assert outcome_of(commit) == "TableChangedError"
+        assert state_of(cluster, tid) is TransactionState.PREPARE_COMMIT
+        ForeignTable(shared).commit(definition())
+        shared.clock.advance_ms(1_000)
+    ForeignTable(shared).commit(definition((("id", "byte"), ("day", "string"))))
+    with pytest.raises(TableDataError, match="300"):
+        restage(process(shared))
+    assert state_of(cluster, "older") is TransactionState.PREPARE_COMMIT
+    assert ForeignTable(shared).ours() == [2]
 
 
 def test_restaging_cut_at_any_call_leaves_it_blocked_or_ends_it(some: Some[int]) -> None:

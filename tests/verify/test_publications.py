@@ -10,7 +10,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from txnlog import AdminClient, Producer
 from txnlog.admin import FindingKind, Verification
-from txnlog.errors import TableChangedError
+from txnlog.errors import CorruptLogError, TableChangedError
 
 
 class Lake:
@@ -75,6 +75,19 @@ def test_overwritten_publication_is_found_and_published_again(lake: Lake) -> Non
     assert lake.admin.republish_tables(["silver"])["silver"].result() == 0
     lake.append(4)
     assert lake.ids() == [0, 1, 2, 3, 4, 1002]
+
+
+def test_lost_append_whose_file_is_gone_stops_no_others(lake: Lake) -> None:
+    lake.append(1)
+    [gone] = Path(lake.url).rglob("_txnlog/**/*.parquet")
+    lake.append(2)
+    lake.append(3)
+    for version in (1, 2):
+        lake.overwrite_commit(version)
+    gone.unlink()
+    with pytest.raises(CorruptLogError, match="is missing"):
+        lake.admin.republish_tables(["silver"])["silver"].result()
+    assert lake.ids() == [0, 2, 3, 1001, 1002]
 
 
 def test_lost_overwrite_is_not_published_again(lake: Lake) -> None:

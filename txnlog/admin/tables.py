@@ -10,6 +10,7 @@ from txnlog.cluster import Cluster
 from txnlog.coordinator import restaging, tables
 from txnlog.coordinator.tables import check_same, waits_for
 from txnlog.errors import TxnLogError
+from txnlog.process.failures import Failures
 from txnlog.protocol.enlisted.features import check_enlistable
 from txnlog.protocol.enlisted.parts import Decided, app_id_of, republished_app_id
 from txnlog.protocol.enlisted.registry import EnlistedTable, check_table_name, find_enlisted
@@ -94,11 +95,13 @@ def republish(cluster: Cluster, name: str) -> int:
     parts = completed_parts(cluster.store, shards)
     ours = [part for part in parts if part.table.url == table.url]
     lost = lost_parts(log, cluster.cluster_id, ours)
-    # Appends first: an overwrite is an error.
-    for part in sorted(lost, key=lambda part: part.table.mode):
+    failures = Failures(f"Republishing in {name!r}")
+    for part in lost:
         app_id = republished_app_id(app_id_of(cluster.cluster_id, part.producer_id), part.epoch)
         decided = Decided(app_id=app_id, epoch=0, decided_ms=cluster.store.now_ms())
-        tables.republish(cluster, part.transactional_id, decided, part.table)
+        with failures.of(f"{part.transactional_id!r}, epoch {part.epoch}"):
+            tables.republish(cluster, part.transactional_id, decided, part.table)
+    failures.check()
     return len(lost)
 
 
@@ -115,9 +118,11 @@ def restage(cluster: Cluster, name: str, drop_columns: Collection[str] = ()) -> 
     waiting = [each for each in _waiting(cluster) if name == each[1].name or url == each[1].url]
     if not waiting:
         find_enlisted(cluster.enlisted(), name)
-    count = 0
+    count, failures = 0, Failures(f"Restaging in {name!r}")
     for row, table in sorted(waiting, key=lambda each: each[0].updated_ms):
-        count += restaging.restage(cluster, row, table, drop_columns)
+        with failures.of(repr(row.transactional_id)):
+            count += restaging.restage(cluster, row, table, drop_columns)
+    failures.check()
     return count
 
 
