@@ -54,6 +54,8 @@ def renamed(was: Definition, now: Definition) -> str | None:
 
     Asked before the decision, as a process may stage by what it read long ago.
     """
+    if was.metadata == now.metadata:
+        return None
     before, after = _names(was), _names(now)
     changed = before - after | {each for each in after - before if each[2]}
     names = sorted(name for name, _, _ in changed)
