@@ -157,14 +157,15 @@ def named_partition(value: Any, field: Field) -> str | None:
     it would be that of no partition.
     """
     text = partition_text(value)
-    # With and without a zone, as of rows.
-    is_guess = (
-        isinstance(value, datetime)
-        and field.type in ("timestamp", "timestamp_ntz")
-        and (value.tzinfo is None) == (field.type == "timestamp")
-    )
+    is_time = isinstance(value, datetime)
+    # Which text, or which zone, is meant.
+    is_guess = {
+        "string": is_time or not isinstance(value, (str, int, date, type(None))),
+        "timestamp": is_time and value.tzinfo is None,
+        "timestamp_ntz": is_time and value.tzinfo is not None,
+    }.get(str(field.type), isinstance(value, bytes))
     try:
-        if not isinstance(value, bytes) and not is_guess:
+        if not is_guess:
             _parsed(text, field.type)
             return text
     except (LookupError, ValueError, ArithmeticError):
