@@ -490,8 +490,8 @@ class Producer(ClosedAtTheEnd):
 
         `partitions` are values by partition column, [{"day": "2026-11-26"}]; None: the whole table.
         What is replaced is what is there when the transaction appears in the table. Raises as
-        `append`, and TableDataError for rows outside of the partitions, or values that these columns
-        cannot have.
+        `append`, and TableDataError for rows outside of the partitions, or for values that their
+        columns cannot have.
         """
         call = ProducerCall.WRITE_TABLE
         deadline = self._deadline(call.value, timeout)
