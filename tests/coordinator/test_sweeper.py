@@ -137,6 +137,28 @@ def test_process_that_may_not_write_one_topic_sweeps_those_of_others() -> None:
     ]
 
 
+@pytest.mark.parametrize("verb", ["get", "put"])
+def test_process_that_was_refused_for_a_time_sweeps_again(verb: str) -> None:
+    """Credentials that had expired for a moment ended its sweeps for ever (R73)."""
+    clock, backing = VirtualClock(), MemoryStore()
+    owner, other = process(backing, clock), process(backing, clock)
+    open_transaction(owner)
+    sweeper = Sweeper(other, interval_ms=10_000)
+    sweeper.sweep_if_due()
+    assert isinstance(other.store, FaultyStore)
+    other.store.plan = lambda asked, path: Fault.DENY if asked == verb else Fault.NONE
+    for _ in range(8):
+        clock.advance_ms(10_000)
+        sweeper.sweep_if_due()
+    other.store.plan = lambda asked, path: Fault.NONE
+    for _ in range(150):
+        clock.advance_ms(10_000)
+        sweeper.sweep_if_due()
+    after = process(backing, clock).coordinator.describe("tx")
+    assert after is not None
+    assert after.state is TransactionState.COMPLETE_ABORT
+
+
 def die_at_marker_of(cluster: Cluster, topic: str) -> None:
     def plan(verb: str, path: str) -> Fault:
         is_marker = verb == "put" and path.startswith(f"{topic}/_delta_log")

@@ -52,7 +52,6 @@ class Sweeper:
         self._first_seen: dict[Hashable, Watch] = {}
         self._watch: Watch | None = None
         self._swept_ms: int | None = None
-        self._refused = False
         self._reported: set[str] = set()
         self._back_offs = _BackOffs(root.store.clock, interval_ms)
         self._name = f"the sweeper of process {os.getpid()} on {socket.gethostname()}"
@@ -60,9 +59,7 @@ class Sweeper:
     def sweep_if_due(self) -> None:
         """Sweep if the interval has passed; errors are logged, not raised."""
         now_ms = self._root.store.clock.boot_ms()
-        if self._refused or (
-            self._swept_ms is not None and now_ms - self._swept_ms < self._interval_ms
-        ):
+        if self._swept_ms is not None and now_ms - self._swept_ms < self._interval_ms:
             return
         self._swept_ms = now_ms
         retries = self._root.store.retries
@@ -71,9 +68,10 @@ class Sweeper:
             if not self.is_backing_off:
                 retries.worked(_SWEEPING)
         except StorePermissionError as error:
-            # A reader without write access leaves this to other processes; who may not write one
-            # topic or table, that one.
-            self._refused = isinstance(error, TransactionalIdAuthorizationError)
+            # A reader without write access leaves this to other processes, and asks again later:
+            # credentials are renewed. Who may not write one topic or table leaves that one.
+            if isinstance(error, TransactionalIdAuthorizationError):
+                self._swept_ms = now_ms + BACK_OFF_MS_MAX
         except TxnLogError as error:
             until = f"in {self._interval_ms / 1000:g} s, then less often, and by any other client"
             retries.failed(_SWEEPING, f"Sweeping {self._root}", error, until=until)
