@@ -58,6 +58,10 @@ ATTEMPTS_MAX = 4
 """How often a function is called for one micro-batch while others change what it has read."""
 
 
+_returned: dict[tuple[str, str], tuple[str, int, Function, DataFrame]] = {}
+"""Root and query -> the newest call that has returned: its run, batch, function and frame."""
+
+
 def _frame(name: str, given: object) -> DataFrame:
     """The argument. Raises TypeError for anything else."""
     frame: DataFrame = arguments.one_of(name, given, DataFrame)
@@ -274,7 +278,17 @@ def transactional(
             if run.run_id not in checked:
                 check_checkpoint(parsed, run.query_id)
                 checked.add(run.run_id)
+            place, call = (parsed.root, run.query_id), (run.run_id, batch_id, function, frame)
+            known = _returned.get(place, call)
+            # The same call may be one that the program repeats, as the batch is.
+            if known[:2] == call[:2] and (known[2] is not function or known[3] is not frame):
+                raise InvalidTxnStateError(
+                    f"Batch {batch_id} of query {run.query_id} has had its transaction in this "
+                    "root: what another one wrote would be taken for a repeat, and skipped. Write "
+                    "all of a micro-batch by the tx of one function, called once."
+                )
             _process(function, parsed, frame, run, batch_id)
+            _returned[place] = call
             reach("sink_commit.after")
 
         return process

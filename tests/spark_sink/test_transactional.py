@@ -5,17 +5,21 @@ The row is taken before the user's function runs, which may take long, and the c
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 
-from spark_sink import transactional
+from spark_sink import Transaction, transactional
 from spark_sink.commit import begin_batch, commit_begun, task_files
-from spark_sink.messages import StagedTask
+from spark_sink.messages import QUERY_ID, RUN_ID, StagedTask
 from tests.cases import Some
 from tests.spark_sink.test_query_rows import OPTIONS, QUERY, at_call, committed
+from tests.staged_files import named_file_of
 from tests.tables import ForeignTable, appended, changed, definition, with_table
 from tests.world import (
     CRASHES,
@@ -27,10 +31,16 @@ from tests.world import (
     recover,
     staged,
     world,
+    write_behind,
 )
 from txnlog.cluster import Cluster
 from txnlog.coordinator.phases import Phases
-from txnlog.errors import ConfigError, TableChangedError, TableConflictError
+from txnlog.errors import (
+    ConfigError,
+    InvalidTxnStateError,
+    TableChangedError,
+    TableConflictError,
+)
 from txnlog.testing.faults import Fault, SharedMemory
 
 NARROW = (("day", "string"),)
@@ -190,3 +200,32 @@ def test_spark_connect_and_other_callers_are_refused() -> None:
         transactional("/memory", group_id="g")
     with pytest.raises(ConfigError, match="group\\.idd"):
         transactional("/memory", options={"group.idd": "g"})
+
+
+def test_second_transaction_of_a_micro_batch_is_refused(tmp_path: Path) -> None:
+    """It was skipped as a repeat of the first one, and what it would have written was lost."""
+    topic = Cluster.open(str(tmp_path), create=True).create_topic("orders", partitions=1)
+
+    def write(tx: Transaction, frame: DataFrame, batch_id: int) -> None:
+        path = f"part-0-{uuid.uuid4()}.parquet"
+        write_behind(tx._cluster, f"orders/{path}", b"r")
+        batch = named_file_of(topic, path, records=1, staged_ms=tx._cluster.store.now_ms())
+        tx._tasks.append(StagedTask(0, (batch,)))
+
+    def frame(run: str) -> Any:
+        ids = {QUERY_ID: QUERY, RUN_ID: run}
+        return SimpleNamespace(
+            sparkSession=SimpleNamespace(sparkContext=SimpleNamespace(getLocalProperty=ids.get))
+        )
+
+    first, second = (transactional(str(tmp_path))(lambda *given: write(*given)) for _ in range(2))
+    for run in ("r1", "r2"):  # Spark repeats it in another run
+        given = frame(run)
+        first(given, 0)
+        for process_batch, other in ((second, given), (first, frame(run))):
+            with pytest.raises(InvalidTxnStateError, match="taken for a repeat"):
+                process_batch(other, 0)
+        first(given, 0)
+    first(frame("r2"), 1)
+    topic.refresh()
+    assert topic.view.high_watermark(0) == 2
