@@ -253,10 +253,10 @@ def check_ranges(
             )
             continue
         low, high = snapshot.log_start[partition], snapshot.high_watermark[partition]
-        stable = snapshot.end[partition]
-        if stable < end <= high:
+        stable, there = snapshot.end[partition], min(end, high)
+        if stable < there:
             raise OffsetOutOfRangeError(
-                f"Offsets {stable} to {end - 1} of partition {partition} of topic {topic} belong "
+                f"Offsets {stable} to {there - 1} of partition {partition} of topic {topic} belong "
                 "to open transactions, and isolation.level is read_committed. Try again when they "
                 "have ended, or read with isolation.level=read_uncommitted.",
                 topic=topic,
@@ -267,7 +267,7 @@ def check_ranges(
         if end > high:
             losses.append(_beyond(topic, partition, end, high))
         checked_starts.setdefault(topic, {})[partition] = max(start, low)
-        checked_ends.setdefault(topic, {})[partition] = min(end, high)
+        checked_ends.setdefault(topic, {})[partition] = there
     return checked_starts, checked_ends, losses
 
 

@@ -240,11 +240,15 @@ def test_ranges_of_a_deleted_topic_read_nothing(snapshots: dict[str, TopicSnapsh
     assert losses == ["offsets 1 to 8 of partition 0 of topic t, which was deleted"]
 
 
-def test_ranges_with_open_transactions_are_refused() -> None:
-    """Planned under read_uncommitted, replayed under read_committed: they would be lost (R15)."""
+@pytest.mark.parametrize(("end", "last"), [(7, 6), (12, 8)])
+def test_ranges_with_open_transactions_are_refused(end: int, last: int) -> None:
+    """Planned under read_uncommitted, replayed under read_committed: they would be lost (R15).
+
+    So they would where the range ends after the log, and what is after it is given up.
+    """
     snapshots = {"t": snapshot((0, 4), high_watermark=9)}
-    with pytest.raises(OffsetOutOfRangeError, match="Offsets 4 to 6 .* open transactions"):
-        check_ranges({"t": {0: 1}}, {"t": {0: 7}}, {"t": "id"}, snapshots)
+    with pytest.raises(OffsetOutOfRangeError, match=f"Offsets 4 to {last} .* open transactions"):
+        check_ranges({"t": {0: 1}}, {"t": {0: end}}, {"t": "id"}, snapshots)
 
 
 def waiting(*sizes: int) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
