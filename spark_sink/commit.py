@@ -19,7 +19,7 @@ from spark_sink.message_rows import TaskFiles
 from spark_sink.messages import StagedTask, this_process
 from spark_sink.source_offsets import PlannedBatch, group_offsets, planned_batch
 from txnlog.cluster import Cluster
-from txnlog.coordinator.finishing import complete, finish
+from txnlog.coordinator.finishing import complete_own, finish
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.staged_files import Staging, TopicsRead, read_topics
@@ -298,11 +298,25 @@ def _read(
 def commit_batch_write(options: Config, tasks: Sequence[StagedTask]) -> None:
     """Commit a batch write: once per topic and (txnAppId, txnVersion) if they are set.
 
-    Raises DuplicateTransactionError if only some of its topics have the pair.
+    Raises DuplicateTransactionError if only some of its topics have the pair. After the decision
+    an error says that the write must not be repeated without them.
     """
     files = task_files(options, tasks)
     if not files.topics:
         return
+    try:
+        _commit_batch_write(options, tasks, files)
+    except TxnLogError as error:
+        if "decided" not in error.context or options.is_set("txnAppId"):
+            raise
+        advice = (
+            "This write is decided, and any client or housekeeping publishes it when that is "
+            "possible again. Do not repeat it: its records would come twice."
+        )
+        raise error.replace(*error.lines, advice) from error
+
+
+def _commit_batch_write(options: Config, tasks: Sequence[StagedTask], files: TaskFiles) -> None:
     configure_logging()
     phases = Phases(staging_facts(tasks, files))
     cluster = Cluster.cached(options.root, options.storage)
@@ -324,10 +338,7 @@ def commit_batch_write(options: Config, tasks: Sequence[StagedTask]) -> None:
         )
     committed = cluster.coordinator.commit(row, batches, phases=phases)
     phases.stop()
-    try:
-        complete(cluster, committed, phases=phases)
-    except TxnLogError as error:
-        logger.info("COMPLETE of %r is left to a sweep: %s", transactional_id, error)
+    complete_own(cluster, committed, phases)
     _log("Batch write of transactional.id %s", (transactional_id,), phases)
 
 

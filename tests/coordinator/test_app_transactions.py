@@ -28,9 +28,15 @@ from tests.world import (
 )
 from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
-from txnlog.errors import DuplicateTransactionError, InvalidTxnStateError
+from txnlog.errors import (
+    DuplicateTransactionError,
+    InvalidTxnStateError,
+    TopicAuthorizationError,
+    TxnLogError,
+)
 from txnlog.protocol.app_transactions import newest_version, other_records, transactional_id_of
 from txnlog.protocol.metadata import AppTransaction, Owner, StagedBatch
+from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.testing.faults import Fault, SharedMemory
@@ -164,6 +170,49 @@ def test_two_writers_of_one_app_id_are_decided_one_after_another(
         elif trial.outcome != "done":
             assert trial.outcome == "DuplicateTransactionError"
             assert len(topics) == 1
+
+
+@pytest.mark.parametrize("step", ["marker", "complete"])
+def test_write_that_is_decided_is_not_said_to_have_failed(step: str) -> None:
+    """A job that repeated it wrote its records twice (R36, R37)."""
+    shared = world()
+    cluster = process(shared)
+    batches, markers = both(cluster, "mine"), []
+
+    def plan(verb: str, path: str) -> Fault:
+        if verb == "put" and path.startswith("orders/_delta_log"):
+            markers.append(path)
+        is_next = path.startswith("orders" if step == "marker" else "__transaction_state")
+        return Fault.FAIL_BEFORE if verb == "put" and markers and is_next else Fault.NONE
+
+    faults(cluster).plan = plan
+    commit = partial(commit_one_off, cluster, batches, Owner(run_id="job"))
+    if step == "marker":
+        with pytest.raises(TxnLogError) as failure:
+            commit()
+        assert failure.value.context["decided"] is TransactionResult.COMMIT
+    else:
+        assert commit(), "only COMPLETE is left"
+    assert markers
+    recover(shared)
+    assert visible(process(shared), "mine") == (True, True)
+
+
+def test_batch_write_that_is_decided_says_that_it_must_not_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark shows its user the message only; with a transactional.id, too (R42)."""
+
+    def denied(*_: object, **__: object) -> bool:
+        raise TopicAuthorizationError("No permission to write topic 't'.", topic="t")
+
+    monkeypatch.setattr("txnlog.coordinator.finishing.publish_own", denied)
+    monkeypatch.setattr("txnlog.coordinator.transactions.publish_own", denied)
+    for more in ({}, {"transactional.id": "job"}):
+        with pytest.raises(
+            TopicAuthorizationError, match="(?s)topic 't'.*decided.*Do not repeat it"
+        ):
+            commit_batch_write(options(tmp_path, "write", **more), [stage(tmp_path, ["a"], task=0)])
 
 
 def test_pair_of_a_deleted_topic_is_not_that_of_its_successor() -> None:

@@ -32,6 +32,8 @@ from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.row_log import OffsetsLog, RowView
 from txnlog.storage.tables.topic_log import TopicLog
 
+logger = logging.getLogger("txnlog")
+
 
 def finish(root: Root, row: TransactionMetadata) -> TransactionMetadata | None:
     """Steps 2 to 4 of a transaction that any process decided, or let a table decide; returns the
@@ -132,7 +134,14 @@ def publish_own(
 def finish_own(root: Root, row: TransactionMetadata, *, reading: Reading, phases: Phases) -> None:
     """Steps 2 to 4 of what this process has just decided, as `publish_own`."""
     if publish_own(root, row, reading=reading, phases=phases):
-        complete(root, row, phases=phases)
+        complete_own(root, row, phases)
+
+
+def complete_own(root: Root, row: TransactionMetadata, phases: Phases) -> None:
+    """Step 4 of what this process has just published: an error of it leaves it to a sweep."""
+    outcome = caught(partial(complete, root, row, phases=phases))
+    if isinstance(outcome, TxnLogError):
+        logger.info("COMPLETE of %r is left to a sweep: %s", row.transactional_id, outcome)
 
 
 def _publish(
