@@ -232,7 +232,8 @@ def _disagreement(file: str, group: str, place: str, one: object, other: object)
 
 def _start(group: str, merged: _Merged, before: _Merged | None, file: str) -> LoggedPositions:
     """The start positions of the batch, for the partitions in its end."""
-    if before is None and not merged.start:
+    # A pattern may not have matched a topic yet.
+    if before is None and merged.positions and not merged.start:
         raise CheckpointError(
             f"Group {group!r} has no start position: {file} has it without a start and the "
             "previous batch does not have it. If group.id was changed on a running checkpoint, "

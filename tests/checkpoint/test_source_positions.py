@@ -123,6 +123,15 @@ def test_positions_of_a_source_first_seen_later_start_at_the_mark(batches: Batch
     assert found.start == {"t": {0: 4}}
 
 
+def test_positions_of_a_pattern_without_a_topic_yet_are_none(batches: Batches) -> None:
+    """Its first batch was refused for ever, as one whose start is lost."""
+    batches.write(0, line({}))
+    batches.write(1, line({"t": {"0": 9}}, start={"t": {"0": 4}}))
+    for batch_id, topics in enumerate(((), ("t",))):
+        (found,) = batches.positions(batch_id)
+        assert tuple(found.start) == tuple(found.end) == topics
+
+
 def test_positions_of_a_new_partition_have_no_start(batches: Batches) -> None:
     """Hazard: a partition added between two batches gets another partition's start."""
     batches.write(0, line({"t": {"0": 9}}, start={"t": {"0": 4}}))
