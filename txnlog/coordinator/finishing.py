@@ -132,8 +132,15 @@ def publish_own(
 
 
 def finish_own(root: Root, row: TransactionMetadata, *, reading: Reading, phases: Phases) -> None:
-    """Steps 2 to 4 of what this process has just decided, as `publish_own`."""
-    if publish_own(root, row, reading=reading, phases=phases):
+    """Steps 2 to 4 of what this process has just decided, as `publish_own`; an error of 2 or 3 has
+    `decided` in its context.
+    """
+    try:
+        is_left = publish_own(root, row, reading=reading, phases=phases)
+    except TxnLogError as error:
+        error.context["decided"] = TransactionResult.of(row.state)
+        raise
+    if is_left:
         complete_own(root, row, phases)
 
 

@@ -14,7 +14,6 @@ from txnlog.errors import (
     ConcurrentTransactionsError,
     DuplicateTransactionError,
     InvalidTxnStateError,
-    TxnLogError,
 )
 from txnlog.process.clock import OPERATION_ATTEMPTS_MAX
 from txnlog.process.failpoint import reach
@@ -26,7 +25,6 @@ from txnlog.protocol.metadata import (
     StagedBatch,
     TransactionMetadata,
 )
-from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.transitions import Done, Transition, prepare_one_off_commit
 from txnlog.storage.delta.readings import Reading
 
@@ -42,8 +40,7 @@ def commit_one_off(
     """Prepare and finish a batch write. False: not written, all topics already have `app`.
 
     Raises DuplicateTransactionError if only some of its topics have `app`, LogGapError if they have
-    come to know its producer id, and what fences or refuses a commit. An error after the decision
-    has `decided` in its context, as in TransactionCoordinator.commit.
+    come to know its producer id, what fences or refuses a commit, and as `finish_own`.
 
     After PREPARE has landed, a missing row means that the write is complete. After a lost reply
     the marker in the first topic shows that; without a marker the write is prepared again.
@@ -79,11 +76,7 @@ def commit_one_off(
             return not write.is_repeat
         if write.is_of(row):
             reach("prepare_commit.after")
-            try:
-                finish_own(root, row, reading=reading, phases=measured)
-            except TxnLogError as error:
-                error.context["decided"] = TransactionResult.COMMIT
-                raise
+            finish_own(root, row, reading=reading, phases=measured)
             return True
         if not row.state.is_prepared:
             raise InvalidTxnStateError(
