@@ -72,7 +72,7 @@ class TxnLogBatchReader(DataSourceReader):
             ends = ends_of(starts, snapshots)
         else:
             ends = topics.resolve("endingOffsets", settings.ending, wanted, snapshots, logs)
-            _check_order(starts, ends, settings)
+            _check_order(starts, ends, settings, snapshots)
         topic_ids = {topic: snapshot.topic_id for topic, snapshot in snapshots.items()}
         starts, ends, losses = check_ranges(starts, ends, topic_ids, snapshots)
         topics.report(losses, settings.ending, "endingOffsets")
@@ -112,13 +112,15 @@ class PruningBatchReader(TxnLogBatchReader):
 
 
 def _check_order(
-    starts: MutablePositions, ends: MutablePositions, settings: SourceSettings
+    starts: MutablePositions, ends: MutablePositions, settings: SourceSettings, snapshots: Snapshots
 ) -> None:
+    """Raise ConfigError for a range that ends before it starts; given up, if it was removed."""
     ending = settings.ending.option if isinstance(settings.ending, Times) else "endingOffsets"
     for topic, partitions in ends.items():
         for partition, end in partitions.items():
             start = starts[topic][partition]
-            if end < start:
+            is_removed = end < snapshots[topic].log_start[partition]
+            if end < start and (settings.fail_on_data_loss or not is_removed):
                 raise ConfigError(
                     f"Partition {partition} of topic {topic} starts at offset {start}, after the "
                     f"offset {end} of option {ending}. Start earlier or end later.",

@@ -84,6 +84,19 @@ def test_batch_beyond_or_below_the_log_is_data_loss(letters) -> None:
     assert values(reader) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.parametrize("starting", ['{"t":{"0":0,"1":0}}', "earliest"])
+def test_batch_whose_range_was_removed_from_one_partition_reads_the_others(
+    letters, starting: str
+) -> None:
+    """It was refused as one that ends before it starts, also with failOnDataLoss=false."""
+    letters.append("t", 1, [b"d"])
+    letters.delete_records("t", 0, 2)
+    options = {"startingOffsets": starting, "endingOffsets": '{"t":{"0":1,"1":1}}'}
+    assert values(reader_of(letters, **options, failOnDataLoss="false")) == [b"d"]
+    with pytest.raises((DataLossError, ConfigError)):
+        values(reader_of(letters, **options))
+
+
 def test_batch_committed_reads_offsets_and_does_not_start_in_the_group(letters) -> None:
     """A backfill must not fence the query that runs in the group (R48)."""
     letters.commit_offsets("g", {"t": {0: 1}})
