@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from unittest.mock import patch
 
 import msgspec
 import pytest
 
 from tests.cases import Some
 from tests.coordinator.test_app_transactions import write
+from tests.coordinator.test_helping import meet
 from tests.coordinator.test_snapshots import ACTS as _ACTS
 from tests.coordinator.test_snapshots import Writer as _Writer
 from tests.world import (
     GROUP,
     TOPICS,
     both,
+    decide,
     eager,
     faults,
     owned,
@@ -22,13 +26,15 @@ from tests.world import (
     world,
 )
 from txnlog.cluster import Cluster
+from txnlog.coordinator import one_off
 from txnlog.coordinator.copies import CopyReport, copy_root
+from txnlog.coordinator.finishing import finish_own
 from txnlog.coordinator.root import Root
 from txnlog.protocol.metadata import LastBatch
 from txnlog.protocol.transitions import Transition
 from txnlog.protocol.verification.findings import FindingKind
 from txnlog.storage.store.objects import ObjectStore
-from txnlog.testing.faults import FaultsAt, SharedMemory
+from txnlog.testing.faults import FaultsAt, SharedMemory, SimulatedCrash
 from txnlog.testing.invariants import check_cluster, read_committed
 from txnlog.verifying.verifier import verify
 
@@ -244,3 +250,38 @@ def test_batch_write_that_is_left_out_can_be_repeated_in_the_copy(some: Some[int
     for at in some(range(trial(0))):
         trial(at)
     assert (False, True) in outcomes
+
+
+def test_batch_write_that_is_shown_is_not_repeated_in_the_copy(some: Some[int]) -> None:
+    """Its commit has the markers of others, too, which are left out: it was written twice (R79)."""
+    met = set()
+
+    def trial(at: int) -> int:
+        shared, place = world(ALL), SharedMemory()
+        mine, theirs = process(shared), process(shared)
+        row = theirs.coordinator.commit(owned(theirs, "other", tid="other"), both(theirs, "a"))
+        for topic in TOPICS:
+            meet(mine, topic)
+        shared.clock.advance_ms(1)
+        with (
+            patch.object(one_off, "finish_own", side_effect=SimulatedCrash) as finishing,
+            suppress(SimulatedCrash),
+        ):
+            write(mine, both(mine, "first"), 1)
+
+        def publish_both() -> None:
+            decide(theirs, row, both(theirs, "b"))
+            finish_own(*finishing.call_args.args, **finishing.call_args.kwargs)
+
+        origin = process(shared)
+        plan = FaultsAt({}, interlude=publish_both, interlude_at=at)
+        faults(origin).plan = plan
+        copied(origin, place.open())
+        copy = process(place)
+        assert not write(copy, both(copy, "again"), 1)
+        met.add(frozenset(check(place, at_least={"a", "first"})))
+        return plan.calls
+
+    for at in some(range(trial(0))):
+        trial(at)
+    assert len(met) == 2

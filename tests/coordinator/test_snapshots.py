@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -27,6 +28,7 @@ from tests.world import (
 )
 from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
+from txnlog.coordinator.pins import renew_snapshot
 from txnlog.coordinator.snapshots import TRIES_MAX, topic_at
 from txnlog.errors import (
     ConcurrentTransactionsError,
@@ -38,7 +40,7 @@ from txnlog.errors import (
 from txnlog.protocol.batches import NONE, BatchHeader
 from txnlog.protocol.compaction import OPERATION
 from txnlog.protocol.metadata import Owner
-from txnlog.protocol.snapshots import Snapshot
+from txnlog.protocol.snapshots import TTL_MS_DEFAULT, Snapshot
 from txnlog.protocol.tickets import prepare_floor
 from txnlog.protocol.topics import TopicCommit, TopicState
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SimulatedCrash
@@ -368,6 +370,18 @@ def test_named_snapshot_is_there_or_not_whatever_call_fails(act: str, fault: obj
             assert bool(other.snapshots()) == (act == "create")
         if plan.calls <= at:
             break
+
+
+def test_snapshot_that_is_renewed_while_it_is_dropped_is_dropped() -> None:
+    """The name stayed, and its file was gone: vacuum could not read it, and failed ever after."""
+    for at in range(3):
+        shared = world()
+        process(shared).snapshot("n")
+        cluster, other = process(shared), process(shared)
+        renew = partial(renew_snapshot, other, "n", ttl_ms=30 * TTL_MS_DEFAULT)
+        faults(cluster).plan = FaultsAt({}, interlude=renew, interlude_at=at)
+        cluster.drop_snapshot("n")
+        assert not process(shared).pins()
 
 
 def test_snapshot_that_was_saved_too_late_is_not_kept() -> None:

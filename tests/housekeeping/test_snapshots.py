@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 from tests.housekeeping.steps import DAY_MS, HOUR_MS, SHORT, WEEK_MS, names, vacuum, written_both
-from tests.world import PLAIN, owned, process, world
+from tests.world import PLAIN, eager, owned, process, world
 from txnlog.cluster import Cluster
 from txnlog.coordinator.pins import remove_expired
 from txnlog.coordinator.snapshots import topic_at
 from txnlog.errors import SnapshotNotFoundError
+from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.housekeeping.log_cleanup import LogCleanup
 from txnlog.housekeeping.retention import Retention
 from txnlog.housekeeping.vacuum import Vacuum
@@ -66,6 +69,21 @@ def test_named_snapshot_can_be_read_after_retention_clean_up_and_vacuum() -> Non
         topic_at(other, "orders", passing)
 
 
+def test_what_a_named_snapshot_hides_is_kept_for_copies() -> None:
+    """They have it as aborted: one that took longer than the vacuum age found no file (R75)."""
+    shared = world()
+    cluster = process(shared)
+    with patch("tests.world.both", written_both):
+        row = eager(cluster, owned(cluster, "a"), "open")
+    cluster.snapshot("copy", ttl_ms=MONTH_MS)
+    cluster.coordinator.abort(row)
+    Retention(cluster).enforce_all()
+    shared.clock.advance_ms(WEEK_MS + HOUR_MS)
+    assert vacuum(shared) == 0
+    cluster.drop_snapshot("copy")
+    assert vacuum(shared) == 2
+
+
 def test_vacuum_reads_a_named_snapshot_once() -> None:
     """Not once for each topic that it shows."""
     shared = world()
@@ -105,6 +123,17 @@ def test_expired_snapshot_keeps_nothing_and_is_removed() -> None:
     assert list(process(shared).pins()) == ["long"]
     assert len([name for name in names(cluster, "__cluster") if "snapshot" in name]) == 1
     assert remove_expired(process(shared)) == 0
+
+
+def test_snapshot_stays_though_the_clock_of_the_store_was_ahead() -> None:
+    """For one round of housekeeping: every name had expired, and was removed (R34)."""
+    shared = world()
+    process(shared).snapshot("kept")
+    shared.clock.advance_ms(2 * HOUR_MS)
+    for step_ms in (MONTH_MS, -MONTH_MS):
+        shared.clock.step_wall_ms(step_ms)
+        Housekeeper(process(shared)).run_once()
+    assert list(process(shared).snapshots()) == ["kept"]
 
 
 def test_writer_without_news_of_snapshots_deletes_no_log_file() -> None:

@@ -103,9 +103,11 @@ def read_topic(origin: Root, name: str, one: TopicVersion) -> CopiedTopic:
 def _take_back(origin: Root, name: str, one: TopicVersion, txns: dict[str, Txn]) -> None:
     """Give batch writes that the snapshot leaves out back the txnVersion of before.
 
-    Else their repetition would be taken for done. Each has one marker commit, since the snapshot.
+    Else their repetition would be taken for done. Each has one marker commit, since the snapshot;
+    in the commit of a batch write that is shown, there may be markers of what is left out.
     """
     left = set(one.excluded)
+    names = {(str(producer_id), str(epoch)) for producer_id, epoch in one.excluded}
     version = one.version
     taken: set[str] = set()
     kept: dict[str, Txn] = {}
@@ -114,9 +116,9 @@ def _take_back(origin: Root, name: str, one: TopicVersion, txns: dict[str, Txn])
         commit = decode_commit(origin.store.get(path), version=version, source=path)
         found = {action.app_id: action for action in commit.actions if isinstance(action, Txn)}
         apps = {app_id: txn for app_id, txn in found.items() if producer_key(app_id) is None}
-        gone = left & {(producer_key(app_id), txn.version) for app_id, txn in found.items()}
-        if gone:
-            left -= gone
+        left -= {(producer_key(app_id), txn.version) for app_id, txn in found.items()}
+        of = commit.info.operation_parameters
+        if (of.get("producerId"), of.get("producerEpoch")) in names:
             taken |= apps.keys()
         else:
             kept = apps | kept

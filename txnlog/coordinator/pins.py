@@ -112,10 +112,15 @@ def drop_snapshot(root: Root, name: str) -> None:
     pins = root.pins()
     if name not in pins:
         raise _not_found(root, name, pins)
-    pin = pins[name]
-    root.change_pins(lambda now: {name: None} if now.get(name) == pin else {})
+    file = pins[name].file
+
+    def decide(pins: Mapping[str, Pin]) -> dict[str, Pin | None]:
+        # It may have been renewed since.
+        return {name: None} if name in pins and pins[name].file == file else {}
+
+    root.change_pins(decide)
     reach("snapshot.dropped")
-    root.store.delete([pin.file])
+    root.store.delete([file])
 
 
 def remove_expired(root: Root) -> int:

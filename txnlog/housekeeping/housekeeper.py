@@ -173,8 +173,12 @@ class Housekeeper:
                 self._settings.vacuum_interval_ms,
                 partial(gate.run, self._vacuum.run),
             ),
+            Duty(
+                "expired snapshots removed",
+                seldom,
+                partial(gate.run, partial(remove_expired, cluster)),
+            ),
             Duty("clock and store probes removed", seldom, self._remove_probes),
-            Duty("expired snapshots removed", seldom, partial(remove_expired, cluster)),
         )
 
     def run(self, stop: threading.Event) -> None:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from txnlog.cluster import Cluster
 from txnlog.coordinator.pins import kept_snapshots
-from txnlog.coordinator.snapshots import topic_at
+from txnlog.coordinator.versions import topic_at_version
 from txnlog.errors import CorruptLogError, ForeignTableError, UnsupportedProtocolError
 from txnlog.housekeeping.table_vacuum import (
     StagedFiles,
@@ -330,15 +330,17 @@ class Vacuum:
         return [item for item in found if item.path not in kept_paths]
 
     def _kept(self, table: _Table) -> set[str]:
-        """Files that named snapshots show; read last: a snapshot that is not saved yet can only be
-        saved if it was read a short time ago, and all that it shows is young.
+        """Files that named snapshots show, or hide: a copy has those, too. Read last: a snapshot
+        that is not saved yet can only be saved if it was read a short time ago, and all that it
+        has is young.
         """
         found: set[str] = set()
         if isinstance(table.handle, TopicLog):
             for snapshot in kept_snapshots(self._cluster, self._snapshots):
                 if table.name in snapshot.topics:
-                    shown = topic_at(self._cluster, table.name, snapshot).view.by_path
-                    found.update(f"{table.name}/{path}" for path in shown)
+                    version = snapshot.topics[table.name].version
+                    there = topic_at_version(self._cluster, table.name, version).view.by_path
+                    found.update(f"{table.name}/{path}" for path in there)
         return found
 
     # -- writes ----------------------------------------------------------------------------------
