@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from unittest.mock import patch
 
 import pytest
 
@@ -25,6 +26,7 @@ from txnlog.coordinator import copies
 from txnlog.coordinator.copies import check_apart
 from txnlog.coordinator.pins import renew_snapshot
 from txnlog.coordinator.root import Root
+from txnlog.coordinator.snapshots import topic_at
 from txnlog.errors import (
     ConcurrentTransactionsError,
     ConfigError,
@@ -181,11 +183,64 @@ def test_of_two_copies_to_one_place_at_most_one_is_whole(some: Some[int]) -> Non
             found.append("this")
         outcomes.add(tuple(found))
         check(place, at_least={"1", "2"})
+        assert process(place).whole_copy() is not None
         return plan.calls
 
     for at in some(range(trial(0))):
         trial(at)
     assert ("other",) in outcomes
+
+
+def test_copy_that_is_paused_at_its_end_deletes_nothing_of_a_later_one(some: Some[int]) -> None:
+    """A third had left a file that only the later one shows: it was there, and was then deleted."""
+    is_dying = is_first = True
+
+    def act(step: str) -> None:
+        nonlocal is_first
+        if step == "copy.copied" and is_dying:
+            raise SimulatedCrash
+        if step == "copy.ended" and is_first:
+            is_first = False
+            copied(process(shared), place.open())
+
+    def leave_files() -> None:
+        nonlocal is_dying
+        writer.commit()
+        is_dying = True
+        with suppress(SimulatedCrash):
+            copied(process(shared), place.open())
+        is_dying = False
+
+    for at in some(range(60)):
+        is_dying, is_first = False, True
+        shared, place = world(ALL), SharedMemory()
+        writer = Writer(shared)
+        writer.commit()
+        origin = process(shared)
+        faults(origin).plan = FaultsAt({}, interlude=leave_files, interlude_at=at)
+        with patch.object(copies, "reach", act):
+            copied(origin, place.open())
+        check(place, at_least={"1"})
+
+
+def test_copy_keeps_what_its_named_snapshots_show() -> None:
+    """To look at a backup is no write: the next one deleted what was kept by a name."""
+    shared, place = world(ALL), SharedMemory()
+    writer = Writer(shared)
+    writer.commit_thrice()
+    copied(process(shared), place.open())
+    before = names(process(place), "orders")
+    process(place).snapshot("kept")
+    writer.compact()
+    copied(process(shared), place.open())
+    copy = process(place)
+    shown = topic_at(copy, "orders", copy.find_snapshot("kept")).view.by_path
+    there = {item.path for item in copy.store.list_files("orders")}
+    assert len(shown) == len(before) == 3
+    assert there >= {f"orders/{path}" for path in shown}
+    copy.drop_snapshot("kept")
+    copied(process(shared), place.open())
+    assert len(copy.store.list_files("orders")) == len(copy.topic("orders").view.by_path)
 
 
 def test_copy_that_a_client_begins_to_use_meanwhile_stays_open(some: Some[int]) -> None:

@@ -1,8 +1,9 @@
 """Runs that copy snapshots of one origin to one place, and a client that begins to use it.
 
 The place has a whole copy of snapshot 0, in two tables. Each run takes a newer snapshot; the second
-table changes in every other one, and back in the next. A run may stop anywhere. The decisions about
-`__cluster` are the real ones; a commit lands only at the version that its writer expects.
+table changes in every other one, and back in the next. A snapshot has a new data file and that of
+the one before. A run may stop anywhere. The decisions about `__cluster` are the real ones; a commit
+lands only at the version that its writer expects.
 """
 
 from __future__ import annotations
@@ -20,30 +21,37 @@ BEGINS_BLINDLY = "a run begins whatever __cluster says since it was read"
 SKIPS = "a run writes nothing to a table in which nothing changes"
 ENDS_BLINDLY = "a run ends though another one has begun"
 SNAPSHOT_FIRST = "a run takes its snapshot before it reads what is there"
+LISTS_LATE = "a run lists the files that it may delete after it has taken its snapshot"
 RUNS = ("A", "B", "C")
 CLIENT = -1
 """What a table has once a client has written."""
 
 
 class Run(NamedTuple):
-    """`seen`, and `opened` (a version per table), are what it has read."""
+    """`seen`, `opened` (a version per table) and `listed` (files) are what it has read."""
 
     snapshot: int = 0
     seen: Copy | None = None
     opened: tuple[int, ...] = ()
+    listed: frozenset[int] = frozenset()
+    has_files: bool = False
     is_begun: bool = False
     has_looked: bool = False
     written: int = 0
+    has_ended: bool = False
     is_over: bool = False
 
 
 class State(NamedTuple):
-    """`tables`: the contents of each version. `whole`: versions of the last whole copy."""
+    """`tables`: the contents of each version. `whole`: versions of the last whole copy. `files`:
+    by the snapshots that had them first.
+    """
 
     copy: Copy
     tables: tuple[tuple[int, ...], ...]
     whole: tuple[int, ...]
     runs: tuple[Run, ...]
+    files: frozenset[int] = frozenset({-1, 0})
     taken: int = 0
     is_used: bool = False
 
@@ -76,10 +84,16 @@ class Copies:
         if not run.opened and (run.snapshot or not is_first):
             is_refused = CLIENT in state.tables[0]
             read = run._replace(seen=state.copy, opened=now, is_over=is_refused)
+            read = read._replace(listed=state.files)
             yield "reads what is there", read, state
         elif not run.snapshot:
             taken = state._replace(taken=state.taken + 1)
             yield "takes a snapshot", run._replace(snapshot=state.taken + 1), taken
+        elif not run.has_files:
+            listed = state.files if LISTS_LATE in self._broken else run.listed
+            files = state.files | (files_of(run.snapshot) - listed)
+            copied = run._replace(has_files=True, listed=listed)
+            yield "copies files", copied, state._replace(files=files)
         elif not run.is_begun:
             expected = state.copy if BEGINS_BLINDLY in self._broken else run.seen
             try:
@@ -98,8 +112,11 @@ class Copies:
                 yield "gives up", run._replace(is_over=True), state
         elif run.written < len(state.tables):
             yield self._write(state, run, now)
-        else:
+        elif not run.has_ended:
             yield self._end(state, run, name)
+        else:
+            left = state.files - (run.listed - files_of(run.snapshot))
+            yield "deletes files", run._replace(is_over=True), state._replace(files=left)
 
     def _write(self, state: State, run: Run, now: tuple[int, ...]) -> tuple[str, Run, State]:
         at = run.written
@@ -120,21 +137,23 @@ class Copies:
         found = state.copy
         if ENDS_BLINDLY in self._broken:
             found = replace(found, run=name)
-        over = run._replace(is_over=True)
         try:
             ended = end_copy(found, run=name, file=str(run.snapshot), url="u")
         except ConcurrentTransactionsError:
-            return "was taken over", over, state
+            return "was taken over", run._replace(is_over=True), state
         versions = tuple(
             version if self._is_skipped(state, run, at) else version + 1
             for at, version in enumerate(run.opened)
         )
-        return "ends", over, state._replace(copy=ended, whole=versions)
+        after = run._replace(has_ended=True)
+        return "ends", after, state._replace(copy=ended, whole=versions)
 
     def unsafe(self, before: State, after: State) -> str | None:
         wanted = [content_of(at, int(after.copy.file)) for at in range(2)]
         if [table[at] for table, at in zip(after.tables, after.whole, strict=True)] != wanted:
             return "the last whole copy is of two snapshots"
+        if not files_of(int(after.copy.file)) <= after.files:
+            return "a file of the last whole copy is gone"
         if int(after.copy.file) < int(before.copy.file):
             return "the copy goes back"
         heads = [table[-1] for table in after.tables]
@@ -151,6 +170,11 @@ class Copies:
 def content_of(table: int, snapshot: int) -> int:
     """What a table has in a snapshot."""
     return snapshot if table == 0 else snapshot % 2
+
+
+def files_of(snapshot: int) -> frozenset[int]:
+    """The data files of a snapshot."""
+    return frozenset({snapshot - 1, snapshot})
 
 
 def _put(state: State, at: int, content: int) -> State:

@@ -7,6 +7,7 @@ import pytest
 from tests.model.copies import (
     BEGINS_BLINDLY,
     ENDS_BLINDLY,
+    LISTS_LATE,
     OPENS_LATE,
     SKIPS,
     SNAPSHOT_FIRST,
@@ -29,6 +30,7 @@ def test_place_has_one_snapshot_whatever_runs_meet_there() -> None:
         (SKIPS, "of two snapshots"),
         (ENDS_BLINDLY, "of two snapshots"),
         (SNAPSHOT_FIRST, "goes back"),
+        (LISTS_LATE, "is gone"),
     ],
 )
 def test_search_finds_what_each_rule_is_for(rule: str, what: str) -> None:

@@ -2,15 +2,16 @@
 
 txnlog.protocol.copies decides what is in it (D142). The order of steps, each may be the last:
 
-1. the logs of the copy are read, if there are any; a new place gets a `__cluster`, which says that
-   it is not whole; then the snapshot is kept under a name that expires, and is renewed: it is newer
-   than what was read;
+1. the logs and the folders of the copy are read, if there are any; a new place gets a `__cluster`,
+   which says that it is not whole; then the snapshot is kept under a name that expires, and is
+   renewed: it is newer than what was read;
 2. data files are copied that are not there with the same size: their names are never used again;
 3. `__cluster` names this run, if it says what it said before: from now on nobody opens the copy,
    and no other run can end its own;
 4. one commit to each table, also where nothing has changed: a run that was taken over meets it;
 5. the copy is verified; then `__cluster` says that it is whole;
-6. files that it no longer shows are deleted, and the snapshot is dropped.
+6. the snapshot is dropped, and files of step 1 are deleted that neither it nor a named snapshot of
+   the copy shows: no later run can want them.
 
 tests/model/test_copies.py searches this.
 """
@@ -28,7 +29,7 @@ from typing import NamedTuple
 
 from txnlog.coordinator.copied_topics import CopiedTopic, read_topic
 from txnlog.coordinator.copy_target import CopyTarget
-from txnlog.coordinator.pins import drop_snapshot, keep_snapshot, renew_snapshot
+from txnlog.coordinator.pins import drop_snapshot, keep_snapshot, kept_files, renew_snapshot
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.versions import rows_at_version
 from txnlog.errors import (
@@ -104,6 +105,7 @@ def copy_root(
         raise ConfigError(f"There is no txnlog cluster at {origin.root}.", root=origin.root)
     target = CopyTarget(store, origin, shared=shared)
     target.open(fsync=fsync)
+    sizes = _sizes_of(store)
     with _kept(origin, copy) as kept:
         _check_complete(origin, kept.snapshot)
         # They are read again, at their versions.
@@ -113,7 +115,7 @@ def copy_root(
             topics[name] = read_topic(origin, name, one)
             kept.renew()
         how = _take_file if shared else _copy_file
-        files = _copy_files(origin.store, store, topics, how, renew=kept.renew, report=report)
+        files = _copy_files(origin.store, store, topics, sizes, how, kept.renew, report)
         reach("copy.copied")
         target.begin(fsync=fsync)
         reach("copy.begun")
@@ -124,6 +126,9 @@ def copy_root(
         check()
         target.end(WholeCopy(snapshot=written, ends={**kept.ends, origin.cluster_id: ends}))
         reach("copy.ended")
+    loaded: dict[str, Snapshot] = {}
+    for name in {path.partition("/")[0] for path in files.unused}:
+        files.unused -= kept_files(target.root, name, loaded)
     store.delete(sorted(files.unused))
     return CopyReport(
         cluster_id=target.root.cluster_id,
@@ -231,20 +236,24 @@ class _Files:
     unused: set[str] = field(default_factory=set)
 
 
+def _sizes_of(store: ObjectStore) -> dict[str, int]:
+    """The files in folders of topics."""
+    folders = [name for name in store.list_folders() if may_be_topic(name)]
+    listed = store.together([partial(store.list_files, name) for name in sorted(folders)])
+    return {item.path: item.size_bytes for items in listed for item in items}
+
+
 def _copy_files(
     origin: ObjectStore,
     target: ObjectStore,
     topics: Mapping[str, CopiedTopic],
+    sizes: Mapping[str, int],
     copy: Callable[[ObjectStore, ObjectStore, str, int], None],
-    *,
     renew: Callable[[], None],
     report: OnCopied,
 ) -> _Files:
     """Copy all files that are not there with their size."""
     found = _Files()
-    folders = {name for name in target.list_folders() if may_be_topic(name)}
-    listed = target.together([partial(target.list_files, name) for name in sorted(folders)])
-    sizes = {item.path: item.size_bytes for items in listed for item in items}
     wanted = {
         f"{name}/{path}": add.size for name, one in topics.items() for path, add in one.adds.items()
     }

@@ -60,6 +60,7 @@ class CopyTarget:
         self._contents: dict[str, TableContents] = {}
         self._opened: dict[str, int] = {}
         self._copy: Copy | None = None
+        self._files: list[str] = []
         # Its versions stay: the last whole copy is at those that it had.
         settings = LogSettings(log_retention_ms=_FOREVER_MS, watch=self._note)
         self.root = Root(store, settings=settings)
@@ -90,6 +91,7 @@ class CopyTarget:
             return
         origin, shared = self._origin.cluster_id, self._shared
         check_copy_of(self._copy, origin=origin, shared=shared, url=root.root)
+        self._files = [item.path for item in root.store.list_files(PATH)]
         whole = root.whole_copy()
         known = {} if whole is None else {t: v.version for t, v in whole.snapshot.topics.items()}
         known |= {} if whole is None else whole.snapshot.shards
@@ -283,10 +285,9 @@ class CopyTarget:
         self.root.store.put_new(path, WHOLE_COPY.encode(whole).encode())
         self.root.end_copy(self._run, path)
         # Whoever reads what it was last may do so still.
-        kept = {path, "" if self._copy is None else self._copy.file}
-        files = [item.path for item in self.root.store.list_files(PATH)]
+        former = "" if self._copy is None else self._copy.file
         self.root.store.delete(
-            [one for one in files if one.startswith(WHOLE_COPIES) and one not in kept]
+            [one for one in self._files if one.startswith(WHOLE_COPIES) and one != former]
         )
 
 

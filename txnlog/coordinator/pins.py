@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.snapshots import take_snapshot
+from txnlog.coordinator.versions import topic_at_version
 from txnlog.errors import ConfigError, OperationTimedOutError, SnapshotNotFoundError
 from txnlog.process.failpoint import reach
 from txnlog.protocol.enlisted.features import (
@@ -163,6 +164,20 @@ def kept_snapshots(root: Root, loaded: dict[str, Snapshot]) -> list[Snapshot]:
     found = root.store.together([partial(_load, root, pins[file]) for file in new])
     loaded.update(zip(new, found, strict=True))
     return [loaded[file] for file in pins]
+
+
+def kept_files(root: Root, topic: str, loaded: dict[str, Snapshot]) -> set[str]:
+    """Paths of the topic's files that named snapshots show, or hide: a copy has those, too.
+
+    Ask last: a snapshot that is not saved yet can only be saved if it was read a short time ago,
+    and all that it has is young. `loaded` as in `kept_snapshots`.
+    """
+    found: set[str] = set()
+    for snapshot in kept_snapshots(root, loaded):
+        if topic in snapshot.topics:
+            log = topic_at_version(root, topic, snapshot.topics[topic].version)
+            found.update(f"{topic}/{path}" for path in log.view.by_path)
+    return found
 
 
 def _load(root: Root, pin: Pin) -> Snapshot:

@@ -16,8 +16,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from txnlog.cluster import Cluster
-from txnlog.coordinator.pins import kept_snapshots
-from txnlog.coordinator.versions import topic_at_version
+from txnlog.coordinator.pins import kept_files
 from txnlog.errors import CorruptLogError, ForeignTableError, UnsupportedProtocolError
 from txnlog.housekeeping.table_vacuum import (
     StagedFiles,
@@ -326,21 +325,9 @@ class Vacuum:
             now_ms=now_ms,
             age_ms=age_ms,
         )
-        kept_paths = self._kept(table) if found else set()
-        return [item for item in found if item.path not in kept_paths]
-
-    def _kept(self, table: _Table) -> set[str]:
-        """Files that named snapshots show, or hide: a copy has those, too. Read last: a snapshot
-        that is not saved yet can only be saved if it was read a short time ago, and all that it
-        has is young.
-        """
-        found: set[str] = set()
-        if isinstance(table.handle, TopicLog):
-            for snapshot in kept_snapshots(self._cluster, self._snapshots):
-                if table.name in snapshot.topics:
-                    version = snapshot.topics[table.name].version
-                    there = topic_at_version(self._cluster, table.name, version).view.by_path
-                    found.update(f"{table.name}/{path}" for path in there)
+        if found and isinstance(table.handle, TopicLog):
+            shown = kept_files(self._cluster, table.name, self._snapshots)
+            found = [item for item in found if item.path not in shown]
         return found
 
     # -- writes ----------------------------------------------------------------------------------
