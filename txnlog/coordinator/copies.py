@@ -114,8 +114,7 @@ def copy_root(
         for name, one in kept.snapshot.topics.items():
             topics[name] = read_topic(origin, name, one)
             kept.renew()
-        how = _take_file if shared else _copy_file
-        files = _copy_files(origin.store, store, topics, sizes, how, kept.renew, report)
+        files = _copy_files(origin.store, store, topics, sizes, shared, kept.renew, report)
         reach("copy.copied")
         target.begin(fsync=fsync)
         reach("copy.begun")
@@ -126,10 +125,7 @@ def copy_root(
         check()
         target.end(WholeCopy(snapshot=written, ends={**kept.ends, origin.cluster_id: ends}))
         reach("copy.ended")
-    loaded: dict[str, Snapshot] = {}
-    for name in {path.partition("/")[0] for path in files.unused}:
-        files.unused -= kept_files(target.root, name, loaded)
-    store.delete(sorted(files.unused))
+    _delete_unused(target.root, files.unused)
     return CopyReport(
         cluster_id=target.root.cluster_id,
         at_ms=written.at_ms,
@@ -248,12 +244,12 @@ def _copy_files(
     target: ObjectStore,
     topics: Mapping[str, CopiedTopic],
     sizes: Mapping[str, int],
-    copy: Callable[[ObjectStore, ObjectStore, str, int], None],
+    shared: bool,
     renew: Callable[[], None],
     report: OnCopied,
 ) -> _Files:
     """Copy all files that are not there with their size."""
-    found = _Files()
+    found, copy = _Files(), _take_file if shared else _copy_file
     wanted = {
         f"{name}/{path}": add.size for name, one in topics.items() for path, add in one.adds.items()
     }
@@ -272,6 +268,13 @@ def _copy_files(
         renew()
     report("", found.bytes_copied, total_bytes)
     return found
+
+
+def _delete_unused(copy: Root, unused: set[str]) -> None:
+    loaded: dict[str, Snapshot] = {}
+    for name in {path.partition("/")[0] for path in unused}:
+        unused -= kept_files(copy, name, loaded)
+    copy.store.delete(sorted(unused))
 
 
 def _take_file(origin: ObjectStore, target: ObjectStore, path: str, size_bytes: int) -> None:

@@ -173,11 +173,7 @@ class Housekeeper:
                 self._settings.vacuum_interval_ms,
                 partial(gate.run, self._vacuum.run),
             ),
-            Duty(
-                "expired snapshots removed",
-                seldom,
-                partial(gate.run, partial(remove_expired, cluster)),
-            ),
+            Duty("expired snapshots removed", seldom, partial(gate.run, self._remove_snapshots)),
             Duty("clock and store probes removed", seldom, self._remove_probes),
         )
 
@@ -313,6 +309,9 @@ class Housekeeper:
         )
 
     # -- duties ----------------------------------------------------------------------------------
+
+    def _remove_snapshots(self) -> int:
+        return remove_expired(self._cluster)
 
     def _expel_once(self) -> int:
         return self._dead_members.expel_once(self._lease.seen, self._wait)
