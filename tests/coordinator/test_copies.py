@@ -30,6 +30,7 @@ from txnlog.coordinator import one_off
 from txnlog.coordinator.copies import CopyReport, copy_root
 from txnlog.coordinator.finishing import finish_own
 from txnlog.coordinator.root import Root
+from txnlog.protocol.copies import is_in_copy
 from txnlog.protocol.metadata import LastBatch
 from txnlog.protocol.transitions import Transition
 from txnlog.protocol.verification.findings import FindingKind
@@ -176,6 +177,24 @@ def test_what_a_copy_leaves_out_is_aborted_there_and_can_come_later() -> None:
     copied(process(shared), place.open())
     assert check(place) == {"1", "2", "open"}
     same(process(shared), process(place))
+
+
+def test_position_behind_what_a_copy_leaves_out_is_not_in_it() -> None:
+    """A query that has read it went on in the copy, without what it had made of that batch."""
+    shared, place = world(ALL), SharedMemory()
+    opener = process(shared)
+    row = eager(opener, owned(opener, "open", tid="open"), "open")
+    Writer(shared).commit_thrice()
+    copied(process(shared), place.open())
+    opener.coordinator.commit(row)
+    view = process(shared).topic("orders").view
+    [ends] = process(place).origins().values()
+    for number, partition in enumerate(view.partitions):
+        first = next((b for b in partition.batches if b.path.endswith("-open.parquet")), None)
+        end = partition.end_offset if first is None else first.base_offset
+        assert partition.end_offset > 0
+        for position in range(partition.end_offset + 1):
+            assert is_in_copy({"orders": {number: position}}, ends) is (position <= end)
 
 
 def test_ids_of_a_copy_go_on_and_its_producer_ids_are_new() -> None:

@@ -72,7 +72,10 @@ class TableContents:
 
 @dataclass(frozen=True, slots=True)
 class CopiedTopic:
-    """What the table of a topic shall have: `metadata` but for its home."""
+    """What the table of a topic shall have: `metadata` but for its home.
+
+    Below `ends` it has the records of its origin: nothing that was left out, or undecided.
+    """
 
     metadata: Metadata
     adds: Mapping[str, Add]
@@ -87,7 +90,10 @@ def read_topic(origin: Root, name: str, one: TopicVersion) -> CopiedTopic:
     assert metadata is not None
     aborted, markers = aborted_in_copy(log.view, one)
     adds = {path: contents.adds[path] for path in log.view.by_path}
+    ends = [log.view.high_watermark(number) for number in range(log.partitions)]
     for path in aborted:
+        batch = log.view.by_path[path]
+        ends[batch.partition] = min(ends[batch.partition], batch.base_offset)
         values = {**adds[path].partition_values, "txn_status": ABORTED}
         adds[path] = replace(adds[path], partition_values=values)
     txns = contents.valid_txns(log.view.txns)
@@ -96,8 +102,7 @@ def read_topic(origin: Root, name: str, one: TopicVersion) -> CopiedTopic:
         app_id = marker_app_id(producer_id)
         txns[app_id] = Txn(app_id, epoch, now_ms)
     _take_back(origin, name, one, txns)
-    ends = tuple(log.view.high_watermark(number) for number in range(log.partitions))
-    return CopiedTopic(metadata, adds, txns, ends)
+    return CopiedTopic(metadata, adds, txns, tuple(ends))
 
 
 def _take_back(origin: Root, name: str, one: TopicVersion, txns: dict[str, Txn]) -> None:
