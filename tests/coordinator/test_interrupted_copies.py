@@ -31,16 +31,19 @@ from txnlog.errors import (
     ConcurrentTransactionsError,
     ConfigError,
     CorruptLogError,
+    LogGapError,
     SnapshotNotFoundError,
     StorageError,
     StorePermissionError,
 )
+from txnlog.protocol.verification.findings import FindingKind
 from txnlog.repairing.repair import Repair
 from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.store.read_only import ReadOnlyStore
 from txnlog.storage.tables.schemas import row_add
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SimulatedCrash
 from txnlog.testing.invariants import check_cluster
+from txnlog.verifying.verifier import verify
 
 # -- interrupted -----------------------------------------------------------------------------------
 
@@ -329,6 +332,29 @@ def test_copy_of_a_damaged_file_is_not_whole() -> None:
     restored = SharedMemory()
     copied(Root(place.open(), settings=PLAIN), restored.open())
     assert check(restored) == {"1"}
+
+
+@pytest.mark.parametrize("table", ["stock", "__transaction_state-0"])
+def test_copy_that_has_lost_commits_is_found_and_not_restored(table: str) -> None:
+    """No row of a copy names a topic that it wrote to: its folder was gone, and nobody told."""
+    shared, place = world(ALL), SharedMemory()
+    writer = Writer(shared)
+    writer.commit()
+    copied(process(shared), place.open())
+    writer.commit()
+    copied(process(shared), place.open())
+
+    def lost() -> list[str]:
+        kinds = (FindingKind.LOG_MISSING, FindingKind.COMMIT_MISSING)
+        return [one.table for one in verify(place.open()).findings if one.kind in kinds]
+
+    assert lost() == []
+    newest = place.open().list(f"{table}/_delta_log")[-1]
+    gone = [newest] if table.startswith("__") else place.open().list(f"{table}/")
+    place.open().delete([item.path for item in gone])
+    assert lost() == [table]
+    with pytest.raises(LogGapError, match=f"{table} has version .* when this copy was whole"):
+        copied(Root(place.open(), settings=PLAIN), SharedMemory().open())
 
 
 def test_copy_of_what_cannot_be_read_is_refused_and_the_former_one_stays() -> None:

@@ -28,20 +28,22 @@ from functools import partial
 from typing import NamedTuple
 
 from txnlog.coordinator.copied_topics import CopiedTopic, read_topic
-from txnlog.coordinator.copy_target import CopyTarget
+from txnlog.coordinator.copy_target import CopyTarget, operation_of
 from txnlog.coordinator.pins import drop_snapshot, keep_snapshot, kept_files, renew_snapshot
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.versions import rows_at_version
 from txnlog.errors import (
+    RESTORE_ALL,
     ConfigError,
     CorruptLogError,
     ForeignTableError,
+    LogGapError,
     SnapshotNotFoundError,
     StorePermissionError,
 )
 from txnlog.process.failpoint import reach
 from txnlog.process.failures import caught
-from txnlog.protocol.copies import Copy, WholeCopy
+from txnlog.protocol.copies import OF_A_COPY, Copy, WholeCopy
 from txnlog.protocol.snapshots import Snapshot
 from txnlog.protocol.topics import may_be_topic
 from txnlog.storage.store.objects import ObjectStore
@@ -152,7 +154,10 @@ def check_apart(origin: str, target: str) -> None:
 
 
 def _check_complete(origin: Root, snapshot: Snapshot) -> None:
-    """Raise for a topic or a group that cannot be read: what a former copy has of it would go."""
+    """Raise for a topic or a group that cannot be read: what a former copy has of it would go; and
+    for what a copy has lost since it was whole.
+    """
+    _check_not_shorter(origin, snapshot)
     names = {name for name in origin.store.list_folders() if may_be_topic(name)}
     for name in sorted(names - snapshot.topics.keys()):
         with suppress(ForeignTableError):
@@ -162,15 +167,31 @@ def _check_complete(origin: Root, snapshot: Snapshot) -> None:
             raise unreadable.error.replace()
 
 
-def _is_as_copied(copy: Root, whole: Snapshot) -> bool:
+def _check_not_shorter(copy: Root, snapshot: Snapshot) -> None:
+    """Raise for a table that has lost commits since the copy was whole, and nobody has mended."""
+    whole = copy.whole_copy()
+    for table, version in {} if whole is None else whole.versions.items():
+        found = snapshot.shards.get(table, -1)
+        if may_be_topic(table):
+            log = copy.topic_log(table)
+            log.refresh()
+            found = log.log.version
+        if found < version and (found < 0 or operation_of(copy.store, table, found) in OF_A_COPY):
+            raise LogGapError(
+                f"{copy.root}/{table} has version {found}, and had {version} when this copy was "
+                f"whole: commits of it are lost. {RESTORE_ALL}",
+                table=table,
+            )
+
+
+def _is_as_copied(copy: Root, whole: WholeCopy) -> bool:
     """Whether no client has written to a copy: else what it was as one is long gone."""
     topics = [copy.topic_log(name) for name in copy.store.list_folders() if may_be_topic(name)]
     copy.refresh_together(topics)
     versions = {log.path: log.log.version for log in topics if log.exists}
     versions |= {log.path: log.log.version for log in copy.existing_shards()}
     versions |= {log.path: log.log.version for log in copy.offsets_shards()}
-    known = {name: one.version for name, one in whole.topics.items()} | whole.shards
-    return versions == known
+    return versions == whole.versions
 
 
 class _Kept(NamedTuple):
@@ -200,7 +221,7 @@ def _kept(origin: Root, copy: Copy | None) -> Iterator[_Kept]:
         # Tables show what was decided later than the rows, and are not copied.
         snapshot = keep_snapshot(origin, name, ttl_ms=TTL_MS, with_tables=False)
     except StorePermissionError:
-        if former is None or not _is_as_copied(origin, former.snapshot):
+        if former is None or not _is_as_copied(origin, former):
             raise
         # A backup that can only be read.
         yield _Kept(former.snapshot, former.ends, lambda: None)

@@ -93,8 +93,7 @@ class CopyTarget:
         check_copy_of(self._copy, origin=origin, shared=shared, url=root.root)
         self._files = [item.path for item in root.store.list_files(PATH)]
         whole = root.whole_copy()
-        known = {} if whole is None else {t: v.version for t, v in whole.snapshot.topics.items()}
-        known |= {} if whole is None else whole.snapshot.shards
+        known = {} if whole is None else whole.versions
         self._opened = self._versions()
         for path, version in self._opened.items():
             self._check_unchanged(path, known.get(path, -1), version)
@@ -112,15 +111,11 @@ class CopyTarget:
     def _check_unchanged(self, table: str, version: int, head: int) -> None:
         """Raise ConfigError if a client has written to a table since."""
         for number in range(version + 1, head + 1):
-            path = commit_path(table, number)
-            try:
-                data = self.root.store.get(path)
-                operation = decode_commit(data, version=number, source=path).info.operation
-            except ObjectNotFoundError:
-                operation = "cleaned up"
+            operation = operation_of(self.root.store, table, number)
             if operation not in OF_A_COPY:
                 raise ConfigError(
-                    f"{self.root.root} was written to since it was copied ({path}: {operation}): "
+                    f"{self.root.root} was written to since it was copied "
+                    f"({commit_path(table, number)}: {operation}): "
                     "it is a root of its own now. Choose an empty place.",
                     root=self.root.root,
                 )
@@ -289,6 +284,15 @@ class CopyTarget:
         self.root.store.delete(
             [one for one in self._files if one.startswith(WHOLE_COPIES) and one != former]
         )
+
+
+def operation_of(store: ObjectStore, table: str, version: int) -> str:
+    """What a commit of a table says that it is."""
+    path = commit_path(table, version)
+    try:
+        return decode_commit(store.get(path), version=version, source=path).info.operation
+    except ObjectNotFoundError:
+        return "cleaned up"
 
 
 def _header(add: Add | None) -> object:

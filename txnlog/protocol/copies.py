@@ -54,6 +54,12 @@ class WholeCopy(JsonObject, frozen=True, kw_only=True):
     snapshot: Snapshot
     ends: dict[str, dict[str, tuple[Int64, ...]]] = msgspec.field(default_factory=dict)
 
+    @property
+    def versions(self) -> dict[str, int]:
+        """Of each table, which never goes below that."""
+        topics = {name: one.version for name, one in self.snapshot.topics.items()}
+        return topics | self.snapshot.shards
+
 
 COPY: Codec[Copy] = Codec(Copy)
 WHOLE_COPY: Codec[WholeCopy] = Codec(WholeCopy)

@@ -61,13 +61,15 @@ Observer = Callable[[File, int], None]
 class TableReading:
     """The content of a table's log. `state` is None if it is unknown; `exists`: it has versions.
 
-    `written_ms` maps the versions of retained commits to their store times.
+    `written_ms` maps the versions of retained commits to their store times; `operation` is that of
+    the newest one that was read.
     """
 
     table: str
     exists: bool = False
     state: TableState | None = None
     version: int = -1
+    operation: str = ""
     findings: Findings = field(default_factory=Findings)
     written_ms: dict[int, int] = field(default_factory=dict)
     newest_settings: Mapping[str, str] | None = None
@@ -313,6 +315,7 @@ class _LogReader:
             self._restart, self._state = version, TableState()
         self._check_chain(commit, path)
         self._newest = version, digest_of(data)
+        self.reading.operation = commit.info.operation
         self._check_origin(commit, path)
         check_write_ids(
             self._table, commit.info.write_id, version, self._write_ids, self.reading.findings

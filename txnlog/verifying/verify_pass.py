@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from txnlog.errors import (
@@ -35,7 +35,7 @@ from txnlog.storage.tables import cluster_log
 from txnlog.storage.tables.cluster_log import check_format
 from txnlog.storage.tables.schemas import CONFIG_PREFIX
 from txnlog.storage.tables.topic_log import HOME
-from txnlog.verifying import data_files
+from txnlog.verifying import cluster_properties, data_files
 from txnlog.verifying.cluster_properties import count, numbers, shards_with, undecided
 from txnlog.verifying.log_reading import Observer, TableReading, read_table
 from txnlog.verifying.publications import by_table, check_publications
@@ -74,6 +74,7 @@ class VerifyPass:
         self._offsets_count = 0
         self._unfinished: Collection[str] = ()
         self._without: set[str] = set()
+        self._copied: Mapping[str, int] = {}
         self._count = 0
         self.found = Verification()
         self.undecided: list[Finding] = []
@@ -165,6 +166,7 @@ class VerifyPass:
         )
         if not newest_only:
             self.found.log_files += files
+            cluster_properties.check_not_shorter(reading, self._copied.get(table, -1))
         return reading
 
     def _newest(self, table: str) -> TableReading:
@@ -204,6 +206,7 @@ class VerifyPass:
             self._expect(offsets_table(number), f"{cluster_id}-offsets-{number}")
         for number in self._shards:
             self._expect(state_table(number), f"{cluster_id}-{number}")
+        self._copied = cluster_properties.copied_versions(self._store, config)
 
     def _check_shards(self, known: Collection[str]) -> None:
         if self._settings.topics is None:
@@ -379,7 +382,7 @@ class VerifyPass:
             return
         across.check_offsets(groups, topics, existing, findings, shards=self._offsets_count)
         there = existing - self._without | {finding.table for finding in findings}
-        across.check_gone(there, self._decided, rows, groups, findings)
+        across.check_gone(there, self._decided, rows, groups, findings, self._copied)
         across.check_table_ids(self._ids.values(), findings)
         now_ms, stuck_ms = self._store.clock.now_ms(), self._settings.stuck_ms
         across.check_stuck(

@@ -15,6 +15,7 @@ from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import ProducerIdAndEpoch, StagedBatch, TransactionMetadata
 from txnlog.protocol.problems import ONCE, Problem, ProblemKind, RootState
 from txnlog.protocol.shards import offsets_table_of
+from txnlog.protocol.topics import may_be_topic
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
 from txnlog.protocol.verification.rows import RowFacts
@@ -156,11 +157,12 @@ def check_gone(
     rows: Iterable[TransactionMetadata],
     groups: Mapping[str, Group],
     findings: Findings,
+    copied: Iterable[str] = (),
 ) -> None:
-    """Every topic that a transaction wrote to, or that has a reader, has a folder: a deleted one,
-    too (D12). `existing` are the folders with a log; one finding per topic.
+    """Every topic that a transaction wrote to, or that has a reader or was `copied` (tables), has a
+    folder: a deleted one, too (D12). `existing` are the folders with a log; one finding per topic.
     """
-    known: dict[str, str] = {}
+    known = dict.fromkeys(filter(may_be_topic, copied), "the copy had it when it was whole")
     for producer_id, topic, topic_id in decided:
         if topic_id:
             known[topic] = f"producer {producer_id} wrote to it"

@@ -8,6 +8,7 @@ from txnlog.protocol.copies import COPY, WHOLE_COPY, Copy, WholeCopy, begin_copy
 from txnlog.protocol.snapshots import read_json
 from txnlog.storage.delta.delta_log import Outcome
 from txnlog.storage.delta.transact import transact
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.cluster_log import COPY_OF, OFF, ON, PATH, ClusterLog
 
 WHOLE_COPIES = f"{PATH}/copy-"
@@ -28,9 +29,7 @@ class CopyLog(ClusterLog):
         """What it was as a copy when that was whole last; None: it never was, or is none."""
         file = "" if self.copy is None else self.copy.file
         if file and (self._whole is None or self._whole[0] != file):
-            text = self._store.get(file).decode(errors="replace")
-            found = read_json(WHOLE_COPY, text, source=f"{self._store.url}/{file}")
-            self._whole = file, found
+            self._whole = file, read_whole_copy(self._store, file)
         return self._whole[1] if file and self._whole else None
 
     def begin_copy(
@@ -59,3 +58,9 @@ class CopyLog(ClusterLog):
             return self._log.commit([action], operation="COPY")
 
         transact(self._log, decide, commit)
+
+
+def read_whole_copy(store: ObjectStore, file: str) -> WholeCopy:
+    """What a copy was when it was whole. Raises ObjectNotFoundError, CorruptLogError."""
+    text = store.get(file).decode(errors="replace")
+    return read_json(WHOLE_COPY, text, source=f"{store.url}/{file}")
