@@ -170,9 +170,10 @@ def _check_complete(origin: Root, snapshot: Snapshot) -> None:
 def _check_not_shorter(copy: Root, snapshot: Snapshot) -> None:
     """Raise for a table that has lost commits since the copy was whole, and nobody has mended."""
     whole = copy.whole_copy()
+    versions = {name: one.version for name, one in snapshot.topics.items()} | snapshot.shards
     for table, version in {} if whole is None else whole.versions.items():
-        found = snapshot.shards.get(table, -1)
-        if may_be_topic(table):
+        found = versions.get(table, -1)
+        if found < version and may_be_topic(table):
             log = copy.topic_log(table)
             log.refresh()
             found = log.log.version
