@@ -28,7 +28,7 @@ from tests.world import (
 )
 from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
-from txnlog.coordinator.pins import renew_snapshot
+from txnlog.coordinator.pins import kept_snapshots, renew_snapshot
 from txnlog.coordinator.snapshots import TRIES_MAX, topic_at
 from txnlog.errors import (
     ConcurrentTransactionsError,
@@ -382,6 +382,22 @@ def test_snapshot_that_is_renewed_while_it_is_dropped_is_dropped() -> None:
         faults(cluster).plan = FaultsAt({}, interlude=renew, interlude_at=at)
         cluster.drop_snapshot("n")
         assert not process(shared).pins()
+
+
+def test_snapshot_that_is_dropped_while_it_is_read_is_not_there() -> None:
+    """Each backup drops one: vacuum beside it failed."""
+    for at in range(6):
+        for finds in (False, True):
+            shared = world()
+            process(shared).snapshot("n")
+            cluster, other = process(shared), process(shared)
+            drop = partial(other.drop_snapshot, "n")
+            faults(cluster).plan = FaultsAt({}, interlude=drop, interlude_at=at)
+            if not finds:
+                assert len(kept_snapshots(cluster, {})) <= 1
+                continue
+            with suppress(SnapshotNotFoundError):
+                assert cluster.find_snapshot("n").topics
 
 
 def test_snapshot_that_was_saved_too_late_is_not_kept() -> None:

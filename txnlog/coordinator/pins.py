@@ -13,7 +13,12 @@ from msgspec.structs import replace
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.snapshots import take_snapshot
 from txnlog.coordinator.versions import topic_at_version
-from txnlog.errors import ConfigError, OperationTimedOutError, SnapshotNotFoundError
+from txnlog.errors import (
+    ConfigError,
+    ObjectNotFoundError,
+    OperationTimedOutError,
+    SnapshotNotFoundError,
+)
 from txnlog.process.failpoint import reach
 from txnlog.protocol.enlisted.features import (
     DAY_MS,
@@ -150,7 +155,14 @@ def find_snapshot(root: Root, name: str) -> Snapshot:
     pin = pins.get(name)
     if pin is None or pin.expires_ms <= root.store.now_ms():
         raise _not_found(root, name, pins)
-    return _load(root, pin)
+    try:
+        return _load(root, pin)
+    except ObjectNotFoundError as error:
+        pins = root.pins()
+        if name in pins and pins[name].file == pin.file:
+            raise
+        # It was dropped meanwhile.
+        raise _not_found(root, name, pins) from error
 
 
 def kept_snapshots(root: Root, loaded: dict[str, Snapshot]) -> list[Snapshot]:
@@ -161,7 +173,13 @@ def kept_snapshots(root: Root, loaded: dict[str, Snapshot]) -> list[Snapshot]:
     now_ms = root.store.now_ms()
     pins = {pin.file: pin for pin in root.pins().values() if pin.expires_ms > now_ms}
     new = [file for file in pins if file not in loaded]
-    found = root.store.together([partial(_load, root, pins[file]) for file in new])
+    try:
+        found = root.store.together([partial(_load, root, pins[file]) for file in new])
+    except ObjectNotFoundError:
+        if {pin.file for pin in root.pins().values()}.issuperset(new):
+            raise
+        # One was dropped meanwhile.
+        return kept_snapshots(root, loaded)
     loaded.update(zip(new, found, strict=True))
     return [loaded[file] for file in pins]
 
