@@ -142,3 +142,15 @@ def test_get_of_a_folder_is_an_error_and_not_an_absence(disk: LocalDisk) -> None
     disk.put("a/b", b"")
     with pytest.raises(IrregularFileError, match="a folder"):
         disk.get("a")
+
+
+def test_file_is_linked_again_but_no_other_one_of_its_name(disk: LocalDisk) -> None:
+    """Two clones were made to one place: the later one failed (R63)."""
+    disk.put("x", b"x")
+    for _ in range(2):
+        disk.link("t/x", disk.path("x"))
+    assert disk.get("t/x") == b"x"
+    disk.put("t/y", b"mine")
+    with pytest.raises(FileExistsError):
+        disk.link("t/y", disk.path("x"))
+    assert disk.get("t/y") == b"mine"

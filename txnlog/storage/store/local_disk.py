@@ -192,7 +192,8 @@ class LocalDisk:
         target = self.path(path)
         if self.makes_folders:
             os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.link(file, target)
+        if not (os.path.exists(target) and os.path.samefile(file, target)):
+            os.link(file, target)
         if self.fsync:
             self.sync(path)
 
