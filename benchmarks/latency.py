@@ -17,7 +17,7 @@ from benchmarks.figures import OURS, Comparison, Figure, at_most
 from benchmarks.folders import new_folder
 from benchmarks.scale import TOPIC_PARTITIONS, Scale
 from benchmarks.session import register_peers, run_query, take_turns
-from benchmarks.timed_sink import TIMED
+from benchmarks.timed import STEPS, TIMED, steps_ms
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
@@ -34,12 +34,13 @@ ROWS = 100
 SOURCE = "source"
 GROUP = "group"
 TRIGGER = "triggerExecution"
+STEP_RUNS = 3
 
 Phases = Mapping[str, int]
 
 
 def measure(spark: SparkSession, scale: Scale) -> list[Figure]:
-    """Medians of triggerExecution, all in one session, and of the sink's commit alone."""
+    """Medians of triggerExecution, all in one session, and of our own code in each step."""
     root = new_folder()
     fill(root, scale)
     runs = LatencyRuns(spark, Path(root), Path(root), scale)
@@ -55,14 +56,14 @@ def measure(spark: SparkSession, scale: Scale) -> list[Figure]:
     beside_delta = take_turns({"Delta": lambda: triggers_ms(runs.delta()), **python_peers}, 1)
     # A round's median varies by up to a third: showing a tenth takes many rounds.
     beside_nothing = take_turns(python_peers, scale.latency_rounds)
-    commit_ms = {OURS: runs.commit_ms(), WITH_GROUP: runs.commit_ms(GROUP)}
-    return figures(beside_nothing, beside_delta, commit_ms)
+    steps = {OURS: runs.steps(), WITH_GROUP: runs.steps(GROUP)}
+    return figures(beside_nothing, beside_delta, steps)
 
 
 def figures(
     beside_nothing: Mapping[str, list[float]],
     beside_delta: Mapping[str, list[float]],
-    commit_ms: Mapping[str, float],
+    steps: Mapping[str, Mapping[str, float]],
 ) -> list[Figure]:
     """Figures of OURS and WITH_GROUP, compared with "nothing" and "Delta"."""
     result = []
@@ -70,9 +71,10 @@ def figures(
         result += [
             Comparison(NAME, "ms", beside_nothing, ours).at_most("nothing", 1.15, DOES_NOTHING),
             Comparison(NAME, "ms", beside_delta, ours).at_most("Delta", 0.4, "Delta to Delta"),
-            at_most(
-                f"our code in the commit of such a micro-batch, {ours}", commit_ms[ours], "ms", 10
-            ),
+        ]
+        result += [
+            at_most(f"our code in {step} of such a micro-batch, {ours}", value, "ms", 10)
+            for step, value in steps[ours].items()
         ]
     return result
 
@@ -111,7 +113,6 @@ class LatencyRuns:
         self._warm_up = scale.small_warm_up
         self._batches = scale.small_warm_up + scale.small_micro_batches
         self._numbers = itertools.count()
-        self._commits_ms: dict[str, list[float]] = {"": [], GROUP: []}
         register_peers(spark)
 
     def delta(self) -> list[Phases]:
@@ -130,33 +131,32 @@ class LatencyRuns:
         return self._run(self._nothing().writeStream.format("noop"))
 
     def txnlog(self, group_id: str = "") -> list[Phases]:
-        """From topic to topic; the time of each commit is kept."""
-        number = next(self._numbers)
-        topic, timings = f"topic{number}", self._folder / f"timings{number}"
+        """From topic to topic."""
+        return self._txnlog("txnlog", {"group.id": group_id} if group_id else {})
+
+    def steps(self, group_id: str = "") -> dict[str, float]:
+        """The median ms of each of our steps; in runs of their own, as writing takes time."""
+        found: dict[str, list[float]] = {step: [] for step in STEPS}
+        for _ in range(STEP_RUNS):
+            path = self._folder / f"timings{next(self._numbers)}"
+            group = {"group.id": group_id} if group_id else {}
+            self._txnlog(TIMED, {**group, "timings": str(path)})
+            for step, times_ms in steps_ms(path).items():
+                found[step] += times_ms[self._warm_up :]
+        return {step: median(times_ms) for step, times_ms in found.items()}
+
+    def _txnlog(self, name: str, options: Mapping[str, str]) -> list[Phases]:
+        topic = f"topic{next(self._numbers)}"
         Cluster.open(self._root).create_topic(topic, partitions=TOPIC_PARTITIONS)
-        group = {"group.id": group_id} if group_id else {}
         reader = (
-            self._spark.readStream.format("txnlog")
+            self._spark.readStream.format(name)
             .option("subscribe", SOURCE)
             .option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", ROWS)
         )
-        frame = reader.options(**group).load(self._root)
-        writer = (
-            frame.drop("topic", "partition")
-            .writeStream.format(TIMED)
-            .option("topic", topic)
-            .option("path", self._root)
-            .option("timings", str(timings))
-        )
-        found = self._run(writer.options(**group))
-        commits_ms = [float(line) for line in timings.read_text().splitlines()]
-        self._commits_ms[group_id] += commits_ms[self._warm_up :]
-        return found
-
-    def commit_ms(self, group_id: str = "") -> float:
-        """The median of our sink's `commit` in all runs so far."""
-        return median(self._commits_ms[group_id])
+        frame = reader.options(**options).load(self._root).drop("topic", "partition")
+        writer = frame.writeStream.format(name).option("topic", topic).option("path", self._root)
+        return self._run(writer.options(**options))
 
     def _nothing(self) -> DataFrame:
         reader = self._spark.readStream.format(NOTHING)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.do_nothing import DoNothing
 from benchmarks.scale import Scale
-from benchmarks.timed_sink import TimedTxnLog
+from benchmarks.timed import TimedTxnLog
 from jobs.spark_session import build_session
 
 if TYPE_CHECKING:

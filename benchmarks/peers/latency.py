@@ -74,15 +74,15 @@ def measure(scale: Scale) -> list[Figure]:
             scale.rounds,
             warm_ups=scale.peer_warm_ups,
         )
-        commit_ms = {
-            OURS: call[OURS]("commit_ms"),
-            WITH_GROUP: call[OURS]("commit_ms", GROUP),
+        steps = {
+            OURS: call[OURS]("steps"),
+            WITH_GROUP: call[OURS]("steps", GROUP),
         }
     topics = {name: runs for name, runs in found.items() if name not in PARTS}
     warm_up = scale.peer_warm_ups * scale.small_micro_batches
     return [
         *Comparison(NAME, "ms", topics).each(),
-        *figures(found, found, commit_ms),
+        *figures(found, found, steps),
         Comparison(NAME, "ms", found).ratio("Kafka", "Kafka to Kafka"),
         *(median_of(f"micro-batch of 100 records, {name}", found[name], "ms") for name in PARTS),
         *processor_figures(

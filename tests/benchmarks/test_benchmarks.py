@@ -140,7 +140,7 @@ def test_command_refuses_an_unknown_group() -> None:
         pytest.param(sink, 2, id="sink"),
         pytest.param(source, 2, id="source"),
         pytest.param(sql, 2, id="sql"),
-        pytest.param(latency, 6, id="latency"),
+        pytest.param(latency, 16, id="latency"),
     ],
 )
 def test_spark_benchmarks_return_their_figures(
