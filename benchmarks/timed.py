@@ -63,24 +63,21 @@ def steps_ms(path: Path) -> dict[str, list[float]]:
 class TimedTxnLog(DefaultSource):
     """Has one option more: `timings`, a file."""
 
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__({name: value for name, value in options.items() if name != "timings"})
+        self._steps = _Steps(options["timings"])
+
     @classmethod
     def name(cls) -> str:
         return TIMED
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return _TimedReader(source_settings(self._options(), "readStream"), self._steps())
+        return _TimedReader(source_settings(self.options, "readStream"), self._steps)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> _TimedWriter:
-        steps = self._steps()
-        with steps.timed("plan of the writer"):
-            writer = stream_writer(self._options(), schema, overwrite)
-        return _TimedWriter(writer, steps)
-
-    def _options(self) -> dict[str, str]:
-        return {name: value for name, value in self.options.items() if name != "timings"}
-
-    def _steps(self) -> _Steps:
-        return _Steps(self.options["timings"])
+        with self._steps.timed("plan of the writer"):
+            writer = stream_writer(self.options, schema, overwrite)
+        return _TimedWriter(writer, self._steps)
 
 
 class _TimedReader(TxnLogStreamReader):
