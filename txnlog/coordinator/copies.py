@@ -293,10 +293,10 @@ def _copy_files(
 
 
 def _delete_unused(copy: Root, unused: set[str]) -> None:
-    loaded: dict[str, Snapshot] = {}
-    for name in {path.partition("/")[0] for path in unused}:
-        unused -= kept_files(copy, name, loaded)
-    copy.store.delete(sorted(unused))
+    if not unused:
+        return
+    topics = {path.partition("/")[0] for path in unused}
+    copy.store.delete(sorted(unused - kept_files(copy, topics, {})))
 
 
 def _take_file(origin: ObjectStore, target: ObjectStore, path: str, size_bytes: int) -> None:

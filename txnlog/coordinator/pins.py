@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -184,15 +184,15 @@ def kept_snapshots(root: Root, loaded: dict[str, Snapshot]) -> list[Snapshot]:
     return [loaded[file] for file in pins]
 
 
-def kept_files(root: Root, topic: str, loaded: dict[str, Snapshot]) -> set[str]:
-    """Paths of the topic's files that named snapshots show, or hide: a copy has those, too.
+def kept_files(root: Root, topics: Collection[str], loaded: dict[str, Snapshot]) -> set[str]:
+    """Paths of the topics' files that named snapshots show, or hide: a copy has those, too.
 
     Ask last: a snapshot that is not saved yet can only be saved if it was read a short time ago,
     and all that it has is young. `loaded` as in `kept_snapshots`.
     """
     found: set[str] = set()
     for snapshot in kept_snapshots(root, loaded):
-        if topic in snapshot.topics:
+        for topic in snapshot.topics.keys() & set(topics):
             log = topic_at_version(root, topic, snapshot.topics[topic].version)
             found.update(f"{topic}/{path}" for path in log.view.by_path)
     return found

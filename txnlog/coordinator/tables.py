@@ -304,12 +304,15 @@ def check_parts(root: Root, row: TransactionMetadata) -> None:
 
     A table that was made again has no part to publish; one that cannot be read gets its part later.
     """
-    for table in row.pending.tables:
+
+    def check(table: StagedTable) -> None:
         log = root.table_log(table.url)
         if not isinstance(caught(log.refresh), TxnLogError) and (
             log.state.definition.metadata.id == table.table_id
         ):
             check_files(log, log.read_part(file_of(table)), row.transactional_id)
+
+    root.store.together([partial(check, table) for table in row.pending.tables])
 
 
 def check_files(log: EnlistedLog, part: Part, transactional_id: str) -> None:

@@ -326,7 +326,7 @@ class Vacuum:
             age_ms=age_ms,
         )
         if found and isinstance(table.handle, TopicLog):
-            shown = kept_files(self._cluster, table.name, self._snapshots)
+            shown = kept_files(self._cluster, {table.name}, self._snapshots)
             found = [item for item in found if item.path not in shown]
         return found
 

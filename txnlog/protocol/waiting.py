@@ -230,7 +230,7 @@ def _decided(
         why = f"{why}; {'; '.join(f'{name}: {blocked[name]}' for name in sorted(blocked))}"
         ends = "the table, once it takes the part or can be read again, or `txnlog tables restage`"
         if row.decider is not None:
-            ends = "the table, once it and the staged files can be read again; it decides then"
+            ends = "the table, once it can be read again and takes commits; it decides then"
     elif tables and row.decider is None:
         why = f"{why}; its marker is not in {', '.join(tables)}"
     yield problem_of(
