@@ -17,7 +17,7 @@ from txnlog.cluster import Cluster
 from txnlog.testing.counts import count
 from txnlog.verifying.report import VerifySettings
 
-COPIES = 60
+COPIES = 20
 
 
 def begin(root: Path, copy: Path) -> subprocess.Popen[bytes]:
