@@ -26,7 +26,7 @@ from txnlog.errors import ConfigError
 from txnlog.messages import TopicPartition
 from txnlog.monitoring import RootCollector
 from txnlog.monitoring.exporter import READ_MS_MIN
-from txnlog.monitoring.prometheus import LOOPBACK, MetricsServer
+from txnlog.monitoring.prometheus import MetricsServer
 from txnlog.testing.faults import Fault, no_faults
 from txnlog.testing.rounds import RoundsStore
 from txnlog.text import printable
@@ -228,7 +228,7 @@ def test_address_that_cannot_be_had_is_one_line(tmp_path: Path) -> None:
     """A port in use, another machine's address, a number that no port has."""
     command = Command(tmp_path)
     command.cluster()
-    with MetricsServer(CollectorRegistry(), LOOPBACK, 0) as other:
+    with MetricsServer(CollectorRegistry(), "127.0.0.1", 0) as other:
         for listen in (f"127.0.0.1:{other.port}", "192.0.2.1:9401", "127.0.0.1:99999"):
             assert "Cannot listen at" in command.fails("metrics", "--listen", listen)
 

@@ -7,7 +7,6 @@ from typing import Any
 from txnlog.errors import ConfigError
 from txnlog.text import printable
 
-LOOPBACK = "127.0.0.1"
 PREFIX = "txnlog_"
 
 

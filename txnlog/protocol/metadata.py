@@ -26,7 +26,6 @@ from txnlog.protocol.decoding import (
 from txnlog.protocol.states import TransactionState
 
 FORMER_RUNS_MAX = 100
-NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 
 
