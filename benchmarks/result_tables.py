@@ -78,6 +78,7 @@ def _number(value: float) -> str:
 TABLES: Mapping[str, Callable[[Iterable[Mapping[str, Any]]], str]] = {
     "tables": partial(_figures, "transaction of 100 rows"),
     "table_batches": partial(_figures, "micro-batch of 100 records from a topic"),
+    "copies": partial(_figures, "backup and clone"),
     "checkpoints": _checkpoints,
 }
 

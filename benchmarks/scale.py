@@ -34,6 +34,8 @@ class Scale:
     checkpointed_files: tuple[int, ...]
     flat_transactions: int
     staged_bytes: int
+    copied_topics: int
+    copied_records: int
     records: int
     micro_batches: int
     small_micro_batches: int
@@ -70,6 +72,8 @@ FULL = Scale(
     checkpointed_files=(1_000, 100_000, 1_000_000),
     flat_transactions=100_000,
     staged_bytes=2_000_000_000,
+    copied_topics=100,
+    copied_records=100_000,
     records=2_000_000,
     micro_batches=10,
     small_micro_batches=40,
@@ -98,6 +102,8 @@ QUICK = Scale(
     checkpointed_files=(200,),
     flat_transactions=400,
     staged_bytes=2_000_000,
+    copied_topics=3,
+    copied_records=1_000,
     records=2_000,
     micro_batches=2,
     small_micro_batches=2,

@@ -85,7 +85,7 @@ def run_command(*arguments: str, module: str = "benchmarks") -> subprocess.Compl
 @pytest.mark.parametrize(
     "groups",
     [
-        "transactions,verify,tables",
+        "transactions,verify,tables,copies",
         pytest.param("guards,history,staging,clients,aborted,opening", marks=pytest.mark.soak),
         pytest.param("checkpoints", marks=pytest.mark.soak),
     ],
