@@ -111,6 +111,43 @@ def test_process_that_may_not_read_the_offsets_sweeps_transactions() -> None:
     assert after.state is TransactionState.COMPLETE_ABORT
 
 
+@pytest.mark.parametrize("verb", ["get", "put"])
+def test_process_that_one_shard_refuses_sweeps_the_others(verb: str) -> None:
+    """It was taken for one that may write nothing, and swept every ten minutes (R37, R73)."""
+    clock, backing = VirtualClock(), MemoryStore()
+    owner, other = process(backing, clock), process(backing, clock)
+    names = {owner.shard_of(name): name for name in ("a", "b", "c", "d")}
+    calls: list[str] = []
+
+    def plan(asked: str, path: str) -> Fault:
+        if asked != verb or not path.startswith("__transaction_state-0/"):
+            return Fault.NONE
+        calls.append(path)
+        return Fault.DENY
+
+    assert isinstance(other.store, FaultyStore)
+    other.store.plan = plan
+    sweeper = Sweeper(other, interval_ms=10_000)
+    for name in (names[0], names[1]):
+        generation = owner.groups.start(name)
+        row = owner.coordinator.init_producer_id(name, Owner(run_id="r"), timeout_ms=60_000)
+        offsets = GroupOffsets(group_id=name, generation=generation, start={}, end={"t": {0: 7}})
+        owner.coordinator.add_partitions(row, offsets=[offsets])
+        for _ in range(9):
+            sweeper.sweep_if_due()
+            clock.advance_ms(10_000)
+    states = [process(backing, clock).coordinator.describe(names[number]) for number in (0, 1)]
+    assert [row and row.state for row in states] == [
+        TransactionState.ONGOING,
+        TransactionState.COMPLETE_ABORT,
+    ]
+    calls.clear()
+    for _ in range(120):
+        sweeper.sweep_if_due()
+        clock.advance_ms(10_000)
+    assert 0 < len(calls) < 20, "what is refused is asked less often"
+
+
 def test_process_that_may_not_write_one_topic_sweeps_those_of_others() -> None:
     """It was taken for one that may write nothing; a table of others is no other case (R73)."""
     clock, backing = VirtualClock(), MemoryStore()

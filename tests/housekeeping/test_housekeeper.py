@@ -333,6 +333,22 @@ def test_housekeeper_without_permission_for_the_cluster_raises() -> None:
     assert visible(process(shared), "mine") == (True, True)
 
 
+@pytest.mark.parametrize("verb", ["get", "put"])
+def test_housekeeper_that_the_cluster_refuses_for_a_time_goes_on(verb: str) -> None:
+    """Credentials that had expired for a moment ended it for good (R73)."""
+    shared = world(config=FOREVER)
+    prepared(shared)
+    cluster = process(shared)
+    keeper = Housekeeper(cluster)
+    keeper.step()
+    faults(cluster).plan = lambda asked, path: Fault.DENY if asked == verb else Fault.NONE
+    keep(shared, keeper, 5 * MINUTE_MS)
+    faults(cluster).plan = lambda asked, path: Fault.NONE
+    keep(shared, keeper, 2 * MINUTE_MS)
+    check_settled(shared)
+    assert visible(process(shared), "mine") == (True, True)
+
+
 def test_housekeeper_killed_at_any_call_changes_nothing_for_others(some: Some[Any]) -> None:
     """SIGKILL between any two writes: others continue, and the next one finishes the rest."""
     settings = HousekeepingSettings(

@@ -242,6 +242,20 @@ def test_round_takes_the_lease_of_a_dead_holder_although_it_looks_once() -> None
     assert (first.is_held, second.is_held) == (True, False)
 
 
+def test_round_takes_the_lease_of_a_dead_holder_beside_other_writers_of_the_cluster() -> None:
+    """Each process that gets producer ids, or a snapshot, commits there, too: the lease seemed to
+    be renewed.
+    """
+    shared = world()
+    candidate(process(shared)).take()
+    for _ in range(5):
+        shared.clock.advance_ms(LEASE_MS // 2)
+        process(shared).next_producer_id()
+    late = candidate(process(shared))
+    late.take(looks_once=True)
+    assert late.is_held
+
+
 def test_round_leaves_the_lease_to_a_holder_that_renews_it() -> None:
     """Two that work at once do everything twice."""
     shared = world()

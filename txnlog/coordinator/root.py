@@ -446,7 +446,7 @@ class Root:
     def leases_age_ms(self) -> int:
         """How long no lease has changed, at least, by the store's clock."""
         with self._opening:
-            return self.store.now_ms() - self._meta.written_ms()
+            return self.store.now_ms() - self._meta.leases_changed_ms()
 
 
 def by_shard(

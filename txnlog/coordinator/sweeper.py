@@ -67,11 +67,9 @@ class Sweeper:
             self.sweep()
             if not self.is_backing_off:
                 retries.worked(_SWEEPING)
-        except StorePermissionError as error:
-            # A reader without write access leaves this to other processes, and asks again later:
-            # credentials are renewed. Who may not write one topic or table leaves that one.
-            if isinstance(error, TransactionalIdAuthorizationError):
-                self._swept_ms = now_ms + BACK_OFF_MS_MAX
+        except StorePermissionError:
+            # Left to other processes, and asked again less often: credentials are renewed.
+            pass
         except TxnLogError as error:
             until = f"in {self._interval_ms / 1000:g} s, then less often, and by any other client"
             retries.failed(_SWEEPING, f"Sweeping {self._root}", error, until=until)
@@ -98,12 +96,18 @@ class Sweeper:
         seen: dict[Hashable, Watch] = {}
         settled = 0
         failures = Failures(_SWEEPING, logging.DEBUG)
+        tails = dict(self._root.shard_tails())
         logs = failures.together(
             self._root.store.together,
-            [(table, partial(_allowed, tail)) for table, tail in self._root.shard_tails()],
+            [
+                (table, partial(self._allowed, table, tail))
+                for table, tail in tails.items()
+                if not self._back_offs.is_backing_off(table)
+            ],
         )
         shards = [log for log in logs if isinstance(log, TransactionLog)]
         offsets = [log for log in logs if isinstance(log, OffsetsLog)]
+        numbers = {shard.number for shard in shards}
         rows = {name: row for shard in shards for name, row in shard.view.rows.items()}
         for row in [row for shard in shards for row in shard.view.rows.active.values()]:
             with failures.of(f"transactional.id {row.transactional_id!r}"):
@@ -117,14 +121,23 @@ class Sweeper:
             for log in offsets
             for group_id, group in log.view.rows.items()
             for holder in group.tickets.holders
+            if self._root.shard_of(holder.transactional_id) in numbers
         ]
         for group_id, holder in holders:
             with failures.of(f"group {group_id!r}"):
                 settled += self._sweep_holder(group_id, holder, rows, seen)
         self._first_seen = seen
-        self._back_offs.keep(seen)
+        self._back_offs.keep(seen.keys() | tails.keys() - {log.path for log in shards})
         failures.check()
         return settled
+
+    def _allowed(self, table: str, tail: Callable[[], L]) -> L | None:
+        """None: this process may not read offsets, and leaves their groups to others."""
+        try:
+            with self._back_offs.after_failure(table, TransactionalIdAuthorizationError):
+                return tail()
+        except GroupAuthorizationError:
+            return None
 
     def _sweep_row(self, row: TransactionMetadata, seen: dict[Hashable, Watch]) -> int:
         is_open = row.state is TransactionState.ONGOING and not row.pending.prepared_by_client
@@ -190,16 +203,9 @@ class Sweeper:
         return self._watch.watched_ms - first.watched_ms
 
 
-def _allowed(tail: Callable[[], L]) -> L | None:
-    """None: this process may not read offsets, and leaves their groups to others."""
-    try:
-        return tail()
-    except GroupAuthorizationError:
-        return None
-
-
 class _BackOffs:
-    """Transactions that could not be ended: each is left alone for twice as long every time.
+    """Transactions that could not be ended, and shards that this process may not read: each is left
+    alone for twice as long every time.
 
     Each attempt on a topic that cannot be written takes a time-out, which delays other work.
     """
@@ -216,11 +222,11 @@ class _BackOffs:
         return key in self._until and self._clock.boot_ms() < self._until[key][0]
 
     @contextmanager
-    def after_failure(self, key: Hashable) -> Iterator[None]:
-        """Back off from the key if the block raises a TxnLogError."""
+    def after_failure(self, key: Hashable, kind: type[TxnLogError] = TxnLogError) -> Iterator[None]:
+        """Back off from the key if the block raises an error of this kind."""
         try:
             yield
-        except TxnLogError:
+        except kind:
             _, pause_ms = self._until.get(key, (0, self._interval_ms // 2))
             pause_ms = min(2 * pause_ms, max(BACK_OFF_MS_MAX, self._interval_ms))
             self._until[key] = self._clock.boot_ms() + pause_ms, pause_ms

@@ -181,7 +181,8 @@ class Housekeeper:
         """Work, or wait for the lease, until `stop` is set; then release the lease.
 
         A signal handler sets `stop` from another thread: in this one it may hold its lock already.
-        Raises StorePermissionError for `__cluster`; other errors are logged, and the work retried.
+        Raises StorePermissionError if it may not take the lease when it begins; other errors are
+        logged, and the work retried.
         """
         try:
             while not stop.is_set():
@@ -254,9 +255,9 @@ class Housekeeper:
     def _take(self) -> int:
         try:
             wait_ms = self._lease.take()
-        except StorePermissionError:
-            raise
         except TxnLogError as error:
+            if isinstance(error, StorePermissionError) and self._was_held is None:
+                raise
             wait_ms = self._settings.abort_interval_ms
             self._say_retried(HOUSEKEEPING, "taking the lease", error, wait_ms)
             return wait_ms

@@ -407,19 +407,21 @@ class ClusterLog:
         """A lease, and what its holder has told since the newest checkpoint."""
         self._log.refresh()
         version, (told_version, told) = self._view.lease_version, self._view.told
-        changed_ms = self._shown_ms(version)
+        changed_ms = self.leases_changed_ms()
         told_ms = changed_ms if told_version in (version, -1) else self._shown_ms(told_version)
         return LeaseReading(self._lease(f"lease.{name}"), changed_ms, told, told_ms)
+
+    def leases_changed_ms(self) -> int:
+        """When the newest change of a lease that was read was written, or later, by the store's
+        clock: other commits are many.
+        """
+        return self._shown_ms(self._view.lease_version)
 
     def _shown_ms(self, version: int) -> int:
         try:
             return self._written_ms(version)
         except ObjectNotFoundError:
-            return self.written_ms()
-
-    def written_ms(self) -> int:
-        """When the newest commit that was read was written, by the store's clock."""
-        return self._written_ms(self._log.version)
+            return self._written_ms(self._log.version)
 
     def _written_ms(self, version: int) -> int:
         return self._store.head(commit_path(PATH, version)).last_modified_ms
