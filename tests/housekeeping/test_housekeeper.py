@@ -129,6 +129,30 @@ def test_housekeeper_empties_a_group_all_of_whose_members_died() -> None:
     check_cluster(process(shared))
 
 
+@pytest.mark.parametrize("once", [False, True])
+def test_offsets_that_cannot_be_read_keep_no_dead_members_elsewhere(once: bool) -> None:
+    """Dead members stayed in every group while one shard could not be read (R37)."""
+    shared = world(groups=(), offsets_shards=2)
+    cluster = process(shared)
+    names = {cluster.offsets_shard_of(name): name for name in ("a", "b", "c", "d")}
+    for name in names.values():
+        dead = Consumer({"group.id": name}, cluster=process(shared), background=False)
+        dead.subscribe(["orders"])
+        dead.poll(0)
+    keeping = process(shared)
+    faults(keeping).plan = lambda verb, path: (
+        Fault.DENY if path.startswith("__consumer_offsets-0/") else Fault.NONE
+    )
+    keeper = Housekeeper(keeping)
+    for _ in range(2 if once else 0):
+        with pytest.raises(StorePermissionError):
+            keeper.run_once()
+        shared.clock.advance_ms(2 * MINUTE_MS)
+    keep(shared, keeper, 0 if once else 2 * MINUTE_MS)
+    groups = {number: process(shared).groups.describe(name) for number, name in names.items()}
+    assert [len(groups[number].members) for number in (0, 1)] == [1, 0]  # type: ignore[union-attr]
+
+
 def test_housekeeper_removes_probes_that_dead_processes_left() -> None:
     """Small objects in `__cluster`; a young one may be in use."""
     shared = world()
@@ -217,6 +241,26 @@ def test_row_on_which_expiry_fails_keeps_no_other_row(monkeypatch: pytest.Monkey
     monkeypatch.setattr(keeper, "_expire_row", fail_for_one)
     keep(shared, keeper, EXPIRY_MS + 2 * HOUR_MS)
     assert ids(process(shared)) == names[:1]
+
+
+def test_shard_that_cannot_be_read_keeps_no_id_of_another_shard() -> None:
+    """Expiry ended at the first shard that could not be read (R37)."""
+    shared = world(config=FOREVER)
+    cluster = process(shared)
+    names = {cluster.shard_of(name): name for name in ("a", "b", "c", "d")}
+    for name in names.values():
+        owned(cluster, "r", tid=name)
+    keeping = process(shared)
+    keeper = Housekeeper(keeping, SELDOM)
+    keep(shared, keeper, HOUR_MS)
+    faults(keeping).plan = lambda verb, path: (
+        Fault.DENY if path.startswith("__transaction_state-0/") else Fault.NONE
+    )
+    keep(shared, keeper, EXPIRY_MS + HOUR_MS)
+    assert ids(process(shared)) == [names[0]]
+    faults(keeping).plan = lambda verb, path: Fault.NONE
+    keep(shared, keeper, HOUR_MS)
+    assert ids(process(shared)) == []
 
 
 def test_expiry_never_removes_ids_of_streaming_queries() -> None:

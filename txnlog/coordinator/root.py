@@ -173,9 +173,16 @@ class Root:
 
         Tailed to their heads, together.
         """
+        failures = _reading_tables()
+        found = self.tail_offsets(failures)
+        failures.check()
+        return found
+
+    def tail_offsets(self, failures: Failures) -> list[OffsetsLog]:
+        """Those of them that can be read."""
         numbers = self._numbers(offsets_table, self.offsets_shards_count)
         tails = self._tails(offsets_table, numbers, self._offsets, self.offsets_shard)
-        return self._read_together(tails)
+        return failures.together(self.store.together, tails)
 
     def known_offsets_shards(self) -> list[OffsetsLog]:
         """The same, of those that the last read of `__cluster` has shown."""
@@ -235,7 +242,7 @@ class Root:
         ]
 
     def _read_together(self, reads: Iterable[tuple[str, Callable[[], T]]]) -> list[T]:
-        failures = Failures("Reading tables", logging.DEBUG)
+        failures = _reading_tables()
         found = failures.together(self.store.together, list(reads))
         failures.check()
         return found
@@ -447,6 +454,10 @@ class Root:
         """How long no lease has changed, at least, by the store's clock."""
         with self._opening:
             return self.store.now_ms() - self._meta.leases_changed_ms()
+
+
+def _reading_tables() -> Failures:
+    return Failures("Reading tables", logging.DEBUG)
 
 
 def by_shard(

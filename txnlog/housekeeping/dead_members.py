@@ -31,13 +31,15 @@ class DeadMembers:
         now_ms = self._cluster.store.clock.boot_ms()
         looks: dict[str, GroupObservation] = {}
         dead: dict[str, GroupObservation] = {}
-        for group_id, group in self._groups().items():
+        failures = _expelling()
+        for group_id, group in self._groups(failures).items():
             known = self._looks.get(group_id, GroupObservation())
             looks[group_id] = look = known.observe(group, now_ms=now_ms)
             if look.expired_members(group) == set(group.members):
                 dead[group_id] = look
-        self._looks = looks
-        return self._expel_all(dead)
+        # What could not be read is watched on.
+        self._looks = {**self._looks, **looks} if failures else looks
+        return self._expel_all(dead, failures)
 
     def expel_once(self, before: Mapping[str, Sighting], wait: Callable[[int], bool]) -> int:
         """Empty the groups whose counters are still those of `before`, or of the last call.
@@ -46,7 +48,8 @@ class DeadMembers:
         seems silent is looked at again, for the store's clock may have been set, or a machine may
         have slept.
         """
-        groups = self._groups()
+        failures = _expelling()
+        groups = self._groups(failures)
         before = before if self.seen is None else self.seen
         now_ms = self._cluster.store.now_ms() if groups else 0
         self.seen = seen = sight(groups.values(), before, now_ms=now_ms)
@@ -55,19 +58,19 @@ class DeadMembers:
             for group_id, one in seen.items()
             if is_silent(groups[group_id], one, now_ms=now_ms)
         ]
-        if not silent or not wait(max(map(look_again_ms, silent))):
-            return 0
-        return self._expel_all({one.group_id: GroupObservation.of_silent(one) for one in silent})
+        if silent and not wait(max(map(look_again_ms, silent))):
+            silent = []
+        dead = {one.group_id: GroupObservation.of_silent(one) for one in silent}
+        return self._expel_all(dead, failures)
 
-    def _groups(self) -> dict[str, Group]:
+    def _groups(self, failures: Failures) -> dict[str, Group]:
         """The groups with members, refreshed."""
-        logs = self._cluster.offsets_shards()
+        logs = self._cluster.tail_offsets(failures)
         found = [group for log in logs for group in log.view.rows.values()]
         return {group.group_id: group for group in found if group.members}
 
-    def _expel_all(self, dead: Mapping[str, GroupObservation]) -> int:
+    def _expel_all(self, dead: Mapping[str, GroupObservation], failures: Failures) -> int:
         """Empty these groups, unless a counter has changed since; returns how many."""
-        failures = Failures("Expelling members", logging.DEBUG)
         expelled = 0
         for group_id, look in dead.items():
             with failures.of(f"group {group_id!r}"):
@@ -83,3 +86,7 @@ class DeadMembers:
             by=f"the housekeeping of process {os.getpid()} on {socket.gethostname()}",
         )
         return written is not None
+
+
+def _expelling() -> Failures:
+    return Failures("Expelling members", logging.DEBUG)

@@ -346,7 +346,7 @@ class Housekeeper:
         idle: dict[str, tuple[TransactionMetadata, int]] = {}
         expired = 0
         failures = Failures("Expiry of transactional ids", logging.DEBUG)
-        for shard in self._cluster.existing_shards():
+        for shard in self._cluster.tail_shards(failures):
             for name, row in list(shard.view.rows.items()):
                 before, since_ms = self._idle.get(name, (None, watched_ms))
                 if before != row:
@@ -357,7 +357,8 @@ class Housekeeper:
                 if is_due and is_old(row, expiration_ms=expiration_ms, now_ms=now_ms):
                     with failures.of(f"transactional.id {name!r}"):
                         expired += self._expire_row(row)
-        self._idle = idle
+        # What could not be read is watched on.
+        self._idle = {**self._idle, **idle} if failures else idle
         failures.check()
         return expired
 
