@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cases import Some
-from tests.faults import KILLS, Trial, cuts
+from tests.faults import KILLS, Trial, cuts, meetings
 from tests.housekeeping.steps import (
     DAY_MS,
     FOREVER,
@@ -156,6 +156,42 @@ def test_marker_of_a_transaction_that_cannot_be_finished_stays() -> None:
     shared.clock.advance_ms(2 * WEEK_MS)
     expire_all(shared)
     assert markers(shared) == {}
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_expiry_that_slept_expires_no_marker_of_an_id_that_it_has_not_seen(
+    is_paused: bool, some: Some[int]
+) -> None:
+    """It had read which ids have a row, and slept for weeks; a transaction that could not be
+    finished since was published twice (R36).
+    """
+
+    def begin() -> Trial:
+        shared = world(config=FOREVER)
+        one_off(shared, "old")
+        shared.clock.advance_ms(8 * DAY_MS)
+        clock = PausedClock(shared.clock)
+        sleeping = process(shared, settings=LOGGED, clock=clock)
+        return Trial(shared, sleeping, ProducerExpiry(sleeping).run, more=clock)
+
+    def stuck(trial: Trial) -> None:
+        with trial.more.paused() if is_paused else nullcontext():
+            cluster = process(trial.shared)
+            faults(cluster).plan = lambda verb, path: (
+                Fault.DENY if verb == "put" and path.startswith("stock/_delta_log") else Fault.NONE
+            )
+            outcome_of(lambda: commit_one_off(cluster, both(cluster, "x"), Owner(run_id="w")))
+            trial.shared.clock.advance_ms(8 * DAY_MS)
+
+    for trial in meetings(begin, stuck, some):
+        trial.shared.clock.advance_ms(HOUR_MS)
+        expire_producers(trial.shared)
+        after = process(trial.shared)
+        ends = sum(after.topic("orders").view.high_watermark(n) for n in range(2))
+        for row in [row for n in range(after.shards) for row in after.shard(n).view.rows.values()]:
+            finish(after, row)
+        assert sum(after.topic("orders").view.high_watermark(n) for n in range(2)) == ends
+        assert visible(process(trial.shared), "x") == (True, True)
 
 
 @pytest.mark.parametrize("is_paused", [False, True])

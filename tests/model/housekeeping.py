@@ -35,6 +35,7 @@ FORGET_REMOVED = "vacuum ignores tombstones"
 NO_AGE_CHECK = "a commit does not check the age of the files it makes live"
 FORGET_LIVING = "markers expire by their age alone"
 NO_SETTLING = "markers expire as soon as that is announced"
+TIME_LAST = "the time is read after the rows"
 SHORT_MARKERS = "markers expire before half of the vacuum age is over"
 NO_ROW_AGAIN = "a helper does not read the row again"
 NO_OWNER_AGAIN = "an owner does not read its row again"
@@ -202,15 +203,16 @@ class Housekeeping:
             if FORGET_LIVING not in self._broken:
                 living = {1} if state.row != NONE else set()
                 living |= {2} if state.eager_row != NONE else set()
-            # Reading rows when there is nothing to forget, or too much would be left to see.
-            if state.a.txns:
-                yield "reads the rows", state, Actor(1, what=tuple(sorted(living)))
+            # Earlier only where a row comes later: too much would be left to see.
+            if state.a.txns or "O" in self.actors:
+                yield "reads the rows", state, Actor(1, state.now, what=tuple(sorted(living)))
         elif me.step == 1:
             memory = TxnMemory()
             for app_id, version, at in sorted(state.a.txns, key=lambda txn: -len(txn[0])):
                 memory.set_txn(app_id, version, at)
             living = set(me.what) | ({2} if state.a.undecided else set())
-            txns = prepare_expiry(memory, living=living, now_ms=state.now, limits=self._limits)
+            now = state.now if TIME_LAST in self._broken else me.read_at
+            txns = prepare_expiry(memory, living=living, now_ms=now, limits=self._limits)
             if txns is None:
                 yield "finds nothing to forget", state, Actor()
             else:

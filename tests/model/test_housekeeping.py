@@ -14,6 +14,7 @@ from tests.model.housekeeping import (
     NO_SETTLING,
     SHORT_MARKERS,
     TABLE_FIRST,
+    TIME_LAST,
     Housekeeping,
 )
 from tests.model.search import assert_breaks, assert_holds
@@ -35,7 +36,7 @@ def test_two_helpers_and_a_forgotten_marker_publish_once() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("actors", ["HhE", "OHhVX", "OHVXE"])
+@pytest.mark.parametrize("actors", ["HhE", "OHhE", "OHhVX", "OHVXE"])
 def test_larger_worlds_hold(actors: str) -> None:
     """The same with more time and more processes (R4, R8, R72)."""
     assert_holds(Housekeeping(actors, ticks=9), states_min=50_000, states_max=800_000, whole=False)
@@ -51,6 +52,7 @@ def test_larger_worlds_hold(actors: str) -> None:
         ("HhE", 6, FORGET_LIVING, "twice"),
         ("HhE", 6, NO_SETTLING, "twice"),
         ("HhE", 6, NO_ROW_AGAIN, "twice"),
+        ("OHhE", 6, TIME_LAST, "twice"),
         ("OHE", 8, SHORT_MARKERS, "twice"),
         ("ZTE", 9, NO_OWNER_AGAIN, "undecided"),
     ],

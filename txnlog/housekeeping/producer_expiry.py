@@ -54,11 +54,13 @@ class ProducerExpiry:
 
     def run(self) -> int:
         """Expire idle producers; returns the number of markers and sequences removed."""
+        # Before the rows: a marker of an id that gets a row later is younger.
+        now_ms = self._store.now_ms()
         living = self._living()
         failures = Failures("Expiry of producers", logging.DEBUG)
         expired = 0
         for some in some_at_a_time(self._tables(failures)):
-            parts = [(log.path, partial(self._expire, log, living)) for log in some]
+            parts = [(log.path, partial(self._expire, log, living, now_ms)) for log in some]
             expired += sum(failures.together(self._store.together, parts))
         failures.check()
         return expired
@@ -94,7 +96,7 @@ class ProducerExpiry:
                 living.add(int(text))
         return living
 
-    def _expire(self, handle: TopicLog | OffsetsLog, living: set[int]) -> int:
+    def _expire(self, handle: TopicLog | OffsetsLog, living: set[int], now_ms: int) -> int:
         log = handle.log
         before = 0
 
@@ -105,15 +107,15 @@ class ProducerExpiry:
             return prepare_expiry(
                 txns,
                 living=living | _open_ids(handle),
-                now_ms=self._store.now_ms(),
+                now_ms=now_ms,
                 limits=self._limits,
             )
 
         def commit(txns: dict[str, int] | None) -> Outcome | None:
             if txns is None:
                 return None
-            now_ms = self._store.now_ms()
-            actions = [Txn(app_id, version, now_ms) for app_id, version in txns.items()]
+            at_ms = self._store.now_ms()
+            actions = [Txn(app_id, version, at_ms) for app_id, version in txns.items()]
             return log.commit(actions, operation="EXPIRE PRODUCERS")
 
         if transact(log, decide, commit) is None:

@@ -52,8 +52,8 @@ def prepare_expiry(
     """The `txn` actions of the next commit that expires producers; None if there is nothing to do.
 
     `living` are the producer ids that have a row in any shard, read before this state, or an open
-    transaction in this table. `now_ms` is by the store's clock. The order matters: horizons come
-    first.
+    transaction in this table. `now_ms` is by the store's clock, from before `living` was read: its
+    reader may have slept since. The order matters: horizons come first.
     """
     txns: dict[str, int] = {}
     idle_ms = now_ms - limits.producer_id_expiration_ms
