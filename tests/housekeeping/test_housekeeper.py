@@ -377,6 +377,27 @@ def test_housekeeper_without_permission_for_the_cluster_raises() -> None:
     assert visible(process(shared), "mine") == (True, True)
 
 
+def test_housekeeper_that_is_stopped_begins_no_other_duty() -> None:
+    """After a start all are due, and each may take minutes: a supervisor would kill it."""
+    shared = world()
+    cluster, stop = process(shared), threading.Event()
+
+    def plan(verb: str, path: str) -> Fault:
+        if path.startswith("orders/"):
+            stop.set()
+        return Fault.NONE
+
+    faults(cluster).plan = plan
+    Housekeeper(cluster).run(stop)
+    duties = AdminClient({}, cluster=process(shared)).describe_housekeeping().result().upkeep.duties
+    assert list(duties) == [
+        "transactions and offsets settled",
+        "groups of dead members emptied",
+        "transactional ids expired",
+        "files past their retention removed",
+    ]
+
+
 @pytest.mark.parametrize("verb", ["get", "put"])
 def test_housekeeper_that_the_cluster_refuses_for_a_time_goes_on(verb: str) -> None:
     """Credentials that had expired for a moment ended it for good (R73)."""

@@ -186,7 +186,7 @@ class Housekeeper:
         """
         try:
             while not stop.is_set():
-                stop.wait(self.step() / 1000)
+                stop.wait(self.step(stop) / 1000)
         finally:
             self.close()
 
@@ -226,12 +226,14 @@ class Housekeeper:
             *probes,
         ]
 
-    def step(self) -> int:
-        """Do the duties that are due; returns the ms until the next call."""
+    def step(self, stop: threading.Event | None = None) -> int:
+        """Do the duties that are due, until `stop` is set; returns the ms until the next call."""
         now_ms = self._clock.boot_ms()
         if now_ms >= self._lease_due_ms:
             self._lease_due_ms = now_ms + self._take()
         for duty in self._duties:
+            if stop is not None and stop.is_set():
+                break
             if self._lease.is_held and now_ms >= duty.due_ms:
                 duty.due_ms = now_ms + duty.interval_ms
                 self._do(duty)
