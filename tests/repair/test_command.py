@@ -22,13 +22,16 @@ from tests.verify.roots import (
     commit_file,
     commits,
     halve,
+    live,
     shard_of,
     zero,
 )
 from txnlog.admin import AdminClient
 from txnlog.cli.app import app
+from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.errors import ConcurrentTransactionsError
+from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.messages import TopicPartition
 from txnlog.producer import Producer
 from txnlog.protocol.repair.facts import LEAP
@@ -184,6 +187,23 @@ def test_topic_of_which_nothing_is_whole_is_deleted_and_can_be_created_again(roo
     assert message.value() == b"new"
     assert message.offset() >= 10**12
     consumer.close()
+
+
+def test_records_of_a_lost_commit_that_a_segment_has_are_not_doubled(root: str) -> None:
+    """The segment's commit is whole, and says which files it merged."""
+    producer = Producer({"txnlog.root": root, "transactional.id": "merged"})
+    producer.init_transactions()
+    for number in range(4):
+        with producer.transaction():
+            producer.produce(ORDERS, f"value {number}", partition=1)
+    lost, path = commits(root, ORDERS)[-3], batches(root, ORDERS, 1)[-3].path
+    assert Compactor(Cluster.open(root)).step()
+    assert path not in live(root, ORDERS)
+    zero(commit_file(root, ORDERS, lost))
+    assert run(root, "--yes").exit_code == 0
+    check_clean(root)
+    found = Cluster.open(root).read(ORDERS, columns=["value"])["value"].to_pylist()
+    assert found.count(b"value 1") == 1
 
 
 def test_shard_of_which_nothing_is_left_begins_anew(root: str) -> None:

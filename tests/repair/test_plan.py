@@ -172,6 +172,26 @@ def test_marker_behind_a_hole_hides_no_transaction_of_the_hole() -> None:
     assert not found.topics["u"].markers
 
 
+@pytest.mark.parametrize("state", [S.PREPARE_COMMIT, S.COMPLETE_COMMIT])
+def test_what_a_segment_behind_a_hole_has_is_not_published_again(state: S) -> None:
+    """The marker and its batches are lost, and compaction had merged one of them: who published it
+    again would double its records.
+    """
+    manifest = Manifest(batches=(staged("u", "f"), staged("u", "g"), staged("v", "h")))
+    decided = [row(S.PREPARE_COMMIT, 3, pending=manifest)]
+    rows = decided if state is S.PREPARE_COMMIT else [row(state, 3)]
+    topics = [
+        topic("u", 2, has_lost=True, removed={"f"}),
+        topic("v", 2, has_lost=True, removed={"h"}),
+    ]
+    found = plan(topics, rows, decided)
+    assert [one.path for one in found.topics["u"].adds] == ["g"]
+    assert found.topics["u"].markers == found.topics["v"].markers == {7: 3}
+    assert not found.topics["v"].adds
+    [one] = found.transactions
+    assert (one.published, one.kept, one.lost) == (("u",), ("v",), ())
+
+
 def test_forgotten_marker_is_not_lost() -> None:
     """A marker that has expired would publish its transaction a second time."""
     decided = [row(S.PREPARE_COMMIT, 3, pending=Manifest(batches=(staged("u", "f"),)))]

@@ -176,6 +176,7 @@ class Survey:
             undecided=[one for part in view.partitions for one in part.ongoing.values()],
             damaged=damaged,
             superseded=notes.superseded,
+            removed=notes.removed,
             gaps=notes.gaps() if found.is_damaged else (),
             has_lost=found.lost > 0,
             producer_id_max=max(used, default=-1),
@@ -250,7 +251,7 @@ class Survey:
         ]
         for row, topics in rows:
             for batch in row.pending.batches:
-                if batch.topic in topics:
+                if batch.topic in topics and batch.path not in self.topics[batch.topic].removed:
                     staged[batch.topic, batch.path] = batch
         for (topic, path), batch in staged.items():
             stats = encode_stats(batch.num_records, batch.timestamp_min_us, batch.timestamp_max_us)
@@ -345,12 +346,20 @@ class _TopicNotes(_MarkerNotes):
         super().__init__(view)
         self._view = view
         self.superseded: list[str] = []
+        self.removed: set[str] = set()
         self._firsts: list[int | None] = []
 
     def begin_damage(self) -> None:
         super().begin_damage()
         parts = self._view.partitions
         self._firsts = [None if part.batches else part.end_offset for part in parts]
+
+    def note(self, commit: Commit, *, is_behind: bool) -> None:
+        super().note(commit, is_behind=is_behind)
+        if is_behind:
+            there = self._view.by_path
+            paths = (one.path for one in commit.actions if isinstance(one, Remove))
+            self.removed.update(path for path in paths if path not in there)
 
     def gaps(self) -> list[Gap]:
         """Offsets that lost commits had, between those that are left."""

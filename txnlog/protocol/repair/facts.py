@@ -59,7 +59,8 @@ class SalvagedTopic:
 
     `damaged` are live batches whose files are not whole, `superseded` live files that a segment
     behind the damage replaces, `committed` the newest epoch of a committed batch by producer id.
-    `has_lost`: commits of it are lost, so it may have had more of everything.
+    `removed`: files that commits behind the damage remove, and lost ones had added: segments have
+    their records. `has_lost`: commits of it are lost, so it may have had more of everything.
     """
 
     name: str
@@ -71,9 +72,14 @@ class SalvagedTopic:
     undecided: Sequence[BatchHeader] = ()
     damaged: Sequence[BatchHeader] = ()
     superseded: Sequence[str] = ()
+    removed: Collection[str] = ()
     gaps: Sequence[Gap] = ()
     has_lost: bool = False
     producer_id_max: int = -1
+
+    def files_of(self, row: TransactionMetadata) -> set[str]:
+        """What the row publishes here, of what is staged."""
+        return {one.path for one in row.pending.batches if one.topic == self.name}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -68,12 +68,19 @@ class Fates:
 
     def note_decision(self, decision: Decision) -> None:
         """A commit that some topics lack: they get it now, but for what is not whole."""
-        row, lacking = decision.row, set(decision.topics)
-        if TransactionResult.of(row.state) is TransactionResult.COMMIT:
+        row, lost = decision.row, self.lost_topics(decision)
+        lacking = {name for name in decision.topics if name in lost or not self._has_all(name, row)}
+        if lacking and TransactionResult.of(row.state) is TransactionResult.COMMIT:
             fate = self._fate(*row.transaction)
-            fate.lost |= self.lost_topics(decision)
+            fate.lost |= lost
             fate.published |= lacking - fate.lost
             fate.kept |= set(row.topics) - lacking
+
+    def _has_all(self, name: str, row: TransactionMetadata) -> bool:
+        """Whether segments have all that it publishes there."""
+        topic = self._topics[name]
+        files = topic.files_of(row)
+        return bool(files) and files <= set(topic.removed)
 
     def note_lost(
         self,

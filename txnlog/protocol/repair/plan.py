@@ -265,8 +265,10 @@ class Planner:
             return False
         if self._fates.lost_topics(decision) or self._is_behind(row):
             return False
-        markers = [self._topics[name].markers.newest for name in decision.topics]
-        return all(one.get(row.producer_id, -1) < row.txn_epoch for one in markers)
+        topics = [self._topics[name] for name in decision.topics]
+        if any(one.files_of(row) & set(one.removed) for one in topics):
+            return False
+        return all(one.markers.newest.get(row.producer_id, -1) < row.txn_epoch for one in topics)
 
     def _is_behind(self, row: TransactionMetadata) -> bool:
         """Whether logs show newer transactions: then this one ends with the repair."""

@@ -142,7 +142,9 @@ def _publish(
     plan: TopicRepair,
     broken: Collection[tuple[str, str]],
 ) -> None:
-    """Append what the row publishes in the topic, as its marker commit would; no lost files."""
+    """Append what the row publishes in the topic, as its marker commit would; no lost files, nor
+    what a segment has.
+    """
     if TransactionResult.of(row.state) is not TransactionResult.COMMIT:
         return
     if row.pending.app is not None:
@@ -150,7 +152,8 @@ def _publish(
     sequences: dict[int, int] = {}
     for batch in row.pending.batches:
         is_here = batch.topic_id == topic.topic_id and batch.partition < len(plan.ends)
-        if is_here and (topic.name, batch.path) not in broken:
+        is_lacking = is_here and batch.path not in topic.removed
+        if is_lacking and (topic.name, batch.path) not in broken:
             plan.adds.append(_placed(row, batch, plan.ends, sequences))
 
 
