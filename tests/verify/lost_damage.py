@@ -20,6 +20,7 @@ from tests.verify.roots import (
     truncate_log,
 )
 from tests.verify.state_damage import changed, regrouped
+from txnlog.producer import Producer
 from txnlog.storage.delta.actions import Txn
 
 
@@ -39,6 +40,16 @@ def lost_commits() -> Iterator[Damage]:
 
     def old_topic(root: str) -> str:
         truncate_log(root, STOCK, to=commits(root, STOCK)[-1] - 4)
+        return STOCK
+
+    def old_topic_of_idle_producer(root: str) -> str:
+        # Its last transaction is not complete in its row: the next one, or anybody, does that.
+        producer = Producer({"txnlog.root": root, "transactional.id": "idle"})
+        producer.init_transactions()
+        for _ in range(2):
+            with producer.transaction():
+                producer.produce(STOCK, b"idle", partition=0)
+        truncate_log(root, STOCK, to=commits(root, STOCK)[-1] - 2)
         return STOCK
 
     def cluster_without_shards(root: str) -> str:
@@ -65,6 +76,9 @@ def lost_commits() -> Iterator[Damage]:
     yield Damage("older copy of the offsets", old_offsets, (K.MARKER_MISSING,))
     yield Damage("older copy of the cluster", old_cluster, (K.PRODUCER_ID_UNKNOWN,))
     yield Damage("older copy of a topic", old_topic, (K.MARKER_MISSING,))
+    yield Damage(
+        "older copy below an idle producer", old_topic_of_idle_producer, (K.MARKER_MISSING,)
+    )
     yield Damage("marker of offsets ahead of its row", offsets_ahead, (K.ROW_BEHIND_MARKER,))
     yield Damage("undecided batch ahead of its row", batch_ahead, (K.ROW_BEHIND_MARKER,))
     yield Damage("cluster before its shards", cluster_without_shards, (K.SHARD_UNKNOWN,))

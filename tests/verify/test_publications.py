@@ -113,6 +113,17 @@ def test_table_that_was_made_again_or_is_gone_has_lost_nothing(lake: Lake) -> No
     assert lost(lake.verify()) == []
 
 
+def test_damaged_cluster_table_makes_no_publication_lost(lake: Lake) -> None:
+    """The advice would be to publish all of them again."""
+    lake.append(1)
+    lake.append(2)
+    newest = max((Path(lake.url).with_name("lake") / "__cluster/_delta_log").glob("*.json"))
+    newest.write_bytes(b"")
+    kinds = {finding.kind for finding in lake.verify().findings}
+    assert FindingKind.COMMIT_DAMAGED in kinds
+    assert FindingKind.PUBLICATION_LOST not in kinds
+
+
 def test_part_that_is_older_than_the_log_is_not_judged(lake: Lake) -> None:
     lake.append(1)
     lake.append(2)

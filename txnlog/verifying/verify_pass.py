@@ -67,6 +67,7 @@ class VerifyPass:
         self._decided_rows: Sequence[TransactionMetadata] = ()
         self._offsets: dict[str, RowFacts[Group]] = {}
         self._decided: dict[tuple[int, str, str], tuple[int, int]] = {}
+        self._earlier: dict[tuple[int, str, str], tuple[int, int]] = {}
         self._parts: list[DecidedPart] = []
         self._shards: Sequence[int] = ()
         self._shards_count = 0
@@ -259,6 +260,7 @@ class VerifyPass:
         reading = self._internal(table, observe)
         for one in history:
             self._decided.update(one.decided)
+            self._earlier.update(one.earlier)
             self._parts += one.completed_parts()
         if reading.state is None:
             return
@@ -368,7 +370,7 @@ class VerifyPass:
         before = {row.producer_id: row for row in rows}
         by_producer = {row.producer_id: row for row in after.values()}
         topics, findings = self._topics, self.findings
-        across.check_ended(self._decided, before, topics, txns, findings)
+        across.check_ended(self._decided, self._earlier, before, topics, txns, findings)
         memories = {name: facts.txns for name, facts in topics.items()}
         memories |= {table: shard.txns for table, shard in self._offsets.items()}
         across.check_rows_behind(memories, topics.values(), by_producer, findings, shard_of)
@@ -397,7 +399,8 @@ class VerifyPass:
         if is_complete:
             across.check_tickets(groups_after, rows, findings, shards=self._offsets_count)
         self._producer_ids()
-        for url, parts in by_table(self._parts).items():
+        # Without the id it is not known how the txns are named.
+        for url, parts in by_table(self._parts if self._cluster_id else ()).items():
             check = partial(check_publications, self._store, url, self._cluster_id, parts, findings)
             self._guarded(url, check)
 

@@ -44,7 +44,7 @@ class RowHistory:
 
     `decided` has each transaction with a decision among them, by producer id, topic and topic id
     (for consumer offsets their table's name and ""; there are `offsets_shards` of them): the newest
-    epoch, and the store's time of the decision.
+    epoch, and the store's time of the decision. `earlier` has the one before it, which has ended.
     """
 
     def __init__(self, table: str, findings: Findings, *, offsets_shards: int = 1) -> None:
@@ -53,6 +53,7 @@ class RowHistory:
         self._findings = findings
         self._newest: dict[str, tuple[int, int, int]] = {}
         self.decided: dict[tuple[int, str, str], tuple[int, int]] = {}
+        self.earlier: dict[tuple[int, str, str], tuple[int, int]] = {}
         self._parts: dict[tuple[str, int, int], tuple[StagedTable, ...]] = {}
         self._prepared: dict[str, tuple[str, int, int]] = {}
 
@@ -89,6 +90,9 @@ class RowHistory:
             groups = {offsets_table_of(one.group_id, self._offsets_shards) for one in row.moves}
             for topic, topic_id in (*row.topic_ids, *((table, "") for table in sorted(groups))):
                 decided = row.producer_id, topic, topic_id
+                known = self.decided.get(decided)
+                if known is not None and known[0] < row.txn_epoch:
+                    self.earlier[decided] = known
                 self.decided[decided] = row.txn_epoch, file.modification_time
 
     def _observe_group(self, file: File, version: int) -> None:

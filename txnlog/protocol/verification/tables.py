@@ -80,6 +80,7 @@ def unpublished(topic: TopicFacts, decided: Iterable[TransactionMetadata]) -> li
 
 def check_ended(
     decided: Decided,
+    earlier: Decided,
     before: Mapping[int, TransactionMetadata],
     topics: Mapping[str, TopicFacts],
     offsets: Mapping[str, TxnMemory],
@@ -87,13 +88,17 @@ def check_ended(
 ) -> None:
     """A transaction that has ended left its marker everywhere (R4).
 
-    `before` are the rows by producer id, read before `topics` and `offsets`, the readable tables of
-    consumer offsets. A marker can have expired if the topic's horizon is above the decision.
+    `earlier` are the decisions before those of `decided`, `before` the rows by producer id, read
+    before `topics` and `offsets`, the readable tables of consumer offsets. A marker can have expired if the topic's horizon is above the decision.
     """
-    for (producer_id, topic, topic_id), (epoch, decided_ms) in sorted(decided.items()):
+    for key, newest in sorted(decided.items()):
+        producer_id, topic, topic_id = key
         row = before.get(producer_id)
-        if row is not None and row.state.is_prepared and row.txn_epoch <= epoch:
+        is_under_way = row is not None and row.state.is_prepared and row.txn_epoch <= newest[0]
+        ended = earlier.get(key) if is_under_way else newest
+        if ended is None:
             continue
+        epoch, decided_ms = ended
         facts = topics.get(topic)
         if topic_id:
             if facts is None or facts.is_deleted or facts.topic_id != topic_id:
