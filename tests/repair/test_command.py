@@ -19,14 +19,17 @@ from tests.verify.roots import (
     OFFSETS,
     ORDERS,
     batches,
+    checkpoint_file,
+    checkpoints,
     commit_file,
     commits,
     halve,
     live,
     shard_of,
+    verified,
     zero,
 )
-from txnlog.admin import AdminClient
+from txnlog.admin import AdminClient, NewTopic
 from txnlog.cli.app import app
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
@@ -187,6 +190,41 @@ def test_topic_of_which_nothing_is_whole_is_deleted_and_can_be_created_again(roo
     assert message.value() == b"new"
     assert message.offset() >= 10**12
     consumer.close()
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "folder", "broken link", "link to itself"])
+@pytest.mark.parametrize("place", ["commit", "checkpoint", "file"])
+def test_what_is_no_file_is_taken_away(root: str, kind: str, place: str) -> None:
+    """It cannot be read, synced or opened; without it the repair would never end."""
+    path = {
+        "commit": commit_file(root, ORDERS, commits(root, ORDERS)[-2]),
+        "checkpoint": checkpoint_file(root, ORDERS, checkpoints(root, ORDERS)[-1]),
+        "file": Path(root, ORDERS, batches(root, ORDERS, 0)[-1].path),
+    }[place]
+    path.unlink()
+    match kind:
+        case "FIFO":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "broken link":
+            path.symlink_to("nowhere")
+        case _:
+            path.symlink_to(path.name)
+    assert any(one.file == str(path.relative_to(root)) for one in verified(root).findings)
+    assert run(root, "--yes").exit_code == 0
+    check_clean(root)
+
+
+def test_log_whose_first_commit_has_no_protocol_is_repaired(root: str) -> None:
+    """An older or newer commit was restored under its name."""
+    admin = AdminClient({"txnlog.root": root})
+    admin.create_topics([NewTopic("young", 1)])["young"].result()
+    admin.delete_topics(["young"])["young"].result()
+    first, newest = (commit_file(root, "young", commits(root, "young")[at]) for at in (0, -1))
+    shutil.copy(newest, first)
+    assert run(root, "--yes").exit_code == 0
+    check_clean(root)
 
 
 def test_records_of_a_lost_commit_that_a_segment_has_are_not_doubled(root: str) -> None:

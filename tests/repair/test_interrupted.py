@@ -166,3 +166,23 @@ def test_client_that_writes_meanwhile_stops_a_repair(damaged: dict[str, bytes]) 
         run(another(store, FaultsAt({}, interlude=commit, interlude_at=at)))
     for path in before:
         assert store.get(path) == damaged[path]
+
+
+def test_of_two_repairs_at_once_the_later_one_gives_up(damaged: dict[str, bytes]) -> None:
+    """Both have decided alike, under other write ids and names of files."""
+    whole = store_of(damaged)
+    run(whole)
+    wanted = content(whole)
+    [at] = [
+        at
+        for at, (verb, path) in enumerate(whole.calls)
+        if verb == "put" and path.endswith("/plan.json")
+    ]
+    store = store_of(damaged)
+    second = another(store)
+    second.clock.sleep_ms(1)
+    first = FaultsAt({}, interlude=lambda: run(second), interlude_at=at)
+    with pytest.raises(ConcurrentTransactionsError, match="while it was repaired"):
+        run(another(store, first))
+    check_whole(store)
+    assert content(store) == wanted

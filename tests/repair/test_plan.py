@@ -397,6 +397,31 @@ def test_offsets_below_a_newer_marker_of_their_producer_stay() -> None:
     assert not changes(found)
 
 
+def test_offsets_of_all_transactions_are_moved_though_the_last_is_not_complete() -> None:
+    """The protocol would move those of the last one, and its marker would hide the others."""
+    decided = [
+        row(
+            S.PREPARE_COMMIT,
+            epoch,
+            pending=Manifest(
+                tickets=(
+                    GroupTicket(
+                        group_id="g", producer_id=7, ticket=1, generation=1, offsets={"u": offsets}
+                    ),
+                )
+            ),
+        )
+        for epoch, offsets in ((2, {0: 3}), (3, {1: 4}))
+    ]
+    group = Group(group_id="g", generation=1, tickets=GroupTickets(newest=1))
+    markers = Markers(newest={7: 1}, before={7: 1})
+    u = topic("u", 3)
+    u.ends = [10, 10]
+    found = plan([u], decided[1:], decided, [group], offsets_markers=markers)
+    assert found.offsets[OFFSETS].puts["g"].positions() == {"u": {0: 3, 1: 4}}
+    assert found.offsets[OFFSETS].txns == {7: 3}
+
+
 def test_marker_of_a_group_does_not_go_back() -> None:
     """Behind a hole is a newer one than those of the offsets that the hole has swallowed."""
     ticket = GroupTicket(group_id="g", producer_id=7, ticket=1, generation=1, offsets={"u": {0: 3}})

@@ -192,6 +192,7 @@ def hint_damages() -> Iterator[Damage]:
     kinds = (K.HINT_WRONG,)
     yield Damage("hint names no version", lambda root: write(root, '{"size":3}'), kinds)
     yield Damage("hint garbled", lambda root: write(root, "{"), kinds)
+    yield Damage("hint nests deeply", lambda root: write(root, '{"version":' + "[" * 9_000), kinds)
     yield Damage("hint names another version", lambda root: write(root, '{"version":3}'), kinds)
     yield Damage("hint names another size", wrong_size, kinds)
 

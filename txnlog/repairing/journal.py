@@ -97,6 +97,7 @@ class Journal:
         return msgspec.structs.replace(plan.report, is_done=True)
 
     def _append(self, change: TableChange) -> None:
+        """The commit decides who has the version: of two repairs at once, too."""
         path = commit_path(change.table, change.version)
         data = self._prepared(path)
         if not self._store.put_if_absent(path, data) and self._store.get(path) != data:
@@ -108,19 +109,14 @@ class Journal:
             )
 
     def _replace(self, change: TableChange) -> None:
-        """The checkpoint first: its commit makes the log readable, without anything before it."""
+        """The checkpoint makes the log readable, without anything before it."""
         table, version = change.table, change.version
         self._store.make_folder(f"{table}/_delta_log")
-        hint = f"{table}/_delta_log/_last_checkpoint"
-        self._store.put(
-            checkpoint_path(table, version), self._prepared(checkpoint_path(table, version))
-        )
-        reach("repair.checkpoint")
-        self._store.put_if_absent(
-            commit_path(table, version), self._prepared(commit_path(table, version))
-        )
+        self._append(change)
         reach("repair.commit")
-        self._store.put(hint, self._prepared(hint))
+        for path in checkpoint_path(table, version), f"{table}/_delta_log/_last_checkpoint":
+            self._store.put(path, self._prepared(path))
+            reach("repair.checkpoint")
         self._clear(table, version)
 
     def _delete(self, topic: str) -> None:

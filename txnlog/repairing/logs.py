@@ -123,8 +123,10 @@ class _Reading:
 
     def _parsed(self, commit: Commit) -> Any:
         """None if the state cannot take it."""
-        if self._notes.needs_first and commit.version > 0 and self._found.metadata is None:
-            return None
+        if self._notes.needs_first and self._found.metadata is None:
+            kinds = {type(action) for action in commit.actions}
+            if not {Metadata, Protocol} <= kinds:
+                return None
         self._check_protocol(commit)
         try:
             return self._view.parse(commit)

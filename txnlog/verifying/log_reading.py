@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from txnlog.errors import CorruptLogError, LogGapError, ObjectNotFoundError
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
 from txnlog.protocol.verification.log_files import (
@@ -43,7 +41,13 @@ from txnlog.storage.delta.actions import (
     digest_of,
 )
 from txnlog.storage.delta.checkpoint_reader import read_checkpoint
-from txnlog.storage.delta.log_files import LogFiles, checkpoint_path, commit_path, list_whole_log
+from txnlog.storage.delta.log_files import (
+    HINT,
+    LogFiles,
+    checkpoint_path,
+    commit_path,
+    list_whole_log,
+)
 from txnlog.storage.delta.table_protocol import is_known
 from txnlog.storage.store.objects import ObjectStore
 
@@ -448,25 +452,15 @@ class _LogReader:
         if path not in self._sizes:
             return None
         try:
-            found = msgspec.json.decode(self._store.get(path))
-            version, size_bytes = found["version"], found.get("sizeInBytes")
+            found = HINT.decode(self._store.get(path))
         except ObjectNotFoundError:
             return None
-        except (
-            CorruptLogError,
-            msgspec.MsgspecError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-        ):
+        except (CorruptLogError, ValueError, RecursionError):
             return Hint(None)
-        if not isinstance(version, int) or not isinstance(size_bytes, int | None):
-            return Hint(None)
-        named = checkpoint_path(self._table, version)
-        with suppress(ObjectNotFoundError):
+        named = checkpoint_path(self._table, found.version)
+        with suppress(ObjectNotFoundError, CorruptLogError):
             self._sizes[named] = self._store.head(named).size_bytes
-        return Hint(version, size_bytes)
+        return Hint(found.version, found.size_bytes)
 
     def _add(self, kind: FindingKind, path: str, version: int, what: str) -> None:
         self.reading.findings.add(

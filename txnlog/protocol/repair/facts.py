@@ -119,9 +119,11 @@ class Position(NamedTuple):
 class Unmoved:
     """Offsets of one producer that its decisions moved and a shard of the groups lacks.
 
-    `epoch` is that of the newest such decision; positions are by group, topic and partition.
+    `epoch` is that of the newest such decision, `first_epoch` of the oldest; positions are by group,
+    topic and partition.
     """
 
+    first_epoch: int
     epoch: int = -1
     positions: dict[tuple[str, str, int], Position] = field(default_factory=dict)
 
@@ -166,7 +168,7 @@ class Decisions:
             shard = self._offsets.get(table)
             if shard is not None and shard.markers.has(row, decided_ms):
                 continue
-            unmoved = self.unmoved.setdefault((table, row.producer_id), Unmoved())
+            unmoved = self.unmoved.setdefault((table, row.producer_id), Unmoved(row.txn_epoch))
             unmoved.epoch = max(unmoved.epoch, row.txn_epoch)
             for name, offsets in one.offsets.items():
                 for partition, offset in offsets.items():

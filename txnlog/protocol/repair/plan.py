@@ -127,13 +127,19 @@ class Planner:
     # -- groups ----------------------------------------------------------------------------------
 
     def _move_offsets(self) -> None:
-        """Offsets that are decided and not moved. What a row still says the protocol moves."""
+        """Offsets that are decided and not moved. What a row still says the protocol moves, if that
+        is all.
+        """
         for (table, producer_id), unmoved in sorted(self._decisions.unmoved.items()):
             shard, row = self._offsets.get(table), self._row_of.get(producer_id)
             if shard is None:
                 continue
-            says_it = row is not None and bool(row.moves) and row.txn_epoch == unmoved.epoch
-            if says_it and not (shard.has_lost or (row is not None and self._is_behind(row))):
+            says_all = (
+                row is not None
+                and bool(row.moves)
+                and row.txn_epoch == unmoved.first_epoch == unmoved.epoch
+            )
+            if says_all and not (shard.has_lost or (row is not None and self._is_behind(row))):
                 continue
             for (group_id, topic, partition), found in sorted(unmoved.positions.items()):
                 group = self._groups.get(group_id) or Group(group_id=group_id)

@@ -89,7 +89,8 @@ def check_ended(
     """A transaction that has ended left its marker everywhere (R4).
 
     `earlier` are the decisions before those of `decided`, `before` the rows by producer id, read
-    before `topics` and `offsets`, the readable tables of consumer offsets. A marker can have expired if the topic's horizon is above the decision.
+    before `topics` and `offsets`, the readable tables of consumer offsets. A marker can have
+    expired if the topic's horizon is above the decision.
     """
     for key, newest in sorted(decided.items()):
         producer_id, topic, topic_id = key

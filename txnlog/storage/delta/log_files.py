@@ -107,7 +107,7 @@ def read_hint(store: ObjectStore, table: str) -> Hint | None:
     """`_last_checkpoint`, if it exists and holds a version."""
     try:
         data = store.get(f"{log_folder(table)}/_last_checkpoint")
-        found = _HINT.decode(data)
+        found = HINT.decode(data)
     # ValueError: also for bytes that are not UTF-8. Without a valid hint the log is listed.
     except (ObjectNotFoundError, CorruptLogError, msgspec.MsgspecError, ValueError, RecursionError):
         return None
@@ -119,4 +119,4 @@ class _Hint(msgspec.Struct, frozen=True):
     size_bytes: Natural | None = msgspec.field(default=None, name="sizeInBytes")
 
 
-_HINT = msgspec.json.Decoder(_Hint)
+HINT = msgspec.json.Decoder(_Hint)

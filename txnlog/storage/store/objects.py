@@ -505,8 +505,8 @@ class ObjectStore:
                 obstore.copy(self._store, path, target)
                 return
             os.rename(disk.path(path), disk.path(target))
-            disk.sync(target)
-            disk.sync(path)
+            disk.sync_name(target)
+            disk.sync_name(path)
 
         with suppress(ObjectNotFoundError):
             self._call("put", target, rename)
