@@ -21,10 +21,11 @@ from txnlog.connector.causes import line_of_cause
 from txnlog.connector.spark_delta import (
     hadoop_options,
     is_of_this_spark,
+    opening_any_version,
     spark_url,
     why_no_delta,
 )
-from txnlog.coordinator.snapshots import topic_at
+from txnlog.coordinator.snapshots import table_at, topic_at
 from txnlog.errors import ConfigError, StorageError
 from txnlog.protocol.batches import COMMITTED, NONE
 from txnlog.protocol.snapshots import Snapshot, TableVersion
@@ -124,10 +125,11 @@ class Views:
 
         If a view cannot be created, nothing changes. Raises what create_views raises.
         """
-        frames = dict(self._frames())
-        _check_distinct(frames)
-        for name, frame in frames.items():
-            frame.createOrReplaceTempView(_quoted(name))
+        with opening_any_version(self._reads.spark):
+            frames = dict(self._frames())
+            _check_distinct(frames)
+            for name, frame in frames.items():
+                frame.createOrReplaceTempView(_quoted(name))
         # SQL names are case-insensitive: a new topic may have taken a deleted topic's view name.
         created = {name.lower() for name in frames}
         stale = [name for name in self.names if name.lower() not in created]
@@ -231,7 +233,8 @@ def _union(reads: _Reads, topic: str | Sequence[str]) -> DataFrame:
     logs = _refreshed(reads.cluster, [topic] if isinstance(topic, str) else topic)
     if not logs:
         raise ConfigError("Name at least one topic.", option="topic")
-    return reduce(DataFrame.unionAll, [_read(reads, log) for log in logs])
+    with opening_any_version(reads.spark):
+        return reduce(DataFrame.unionAll, [_read(reads, log) for log in logs])
 
 
 def _refreshed(cluster: Cluster, topics: Iterable[str]) -> list[TopicLog]:
@@ -264,7 +267,8 @@ def _read(reads: _Reads, log: TopicLog) -> DataFrame:
 
 
 def _table(reads: _Reads, name: str, one: TableVersion) -> DataFrame:
-    """An enlisted table as a snapshot shows it."""
+    """An enlisted table as a snapshot shows it. Raises SnapshotNotFoundError."""
+    table_at(reads.cluster, one, files=False)
     place = spark_url(reads.spark, one.url, _storage(reads, one.url))
     return _delta(reads, f"table {name}", place, one.version, url=one.url)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
@@ -11,7 +15,7 @@ from pyspark.sql import SparkSession
 from spark_source.batch import batch_reader
 from spark_source.schema import spark_schema
 from spark_source.settings import source_settings
-from spark_source.sql import CONSUMER_OFFSETS, create_views
+from spark_source.sql import CONSUMER_OFFSETS, create_views, read_committed
 from tests.spark_source.test_batch_reader import reader_of, values
 from txnlog.admin import AdminClient
 from txnlog.errors import ConfigError, SnapshotNotFoundError, UnknownTopicOrPartitionError
@@ -100,6 +104,41 @@ def test_views_show_enlisted_tables_of_the_snapshot(spark: SparkSession, topics,
     views.drop()
     views = create_views(spark, topics.root, topics=["silver.ids"], snapshot="kept")
     assert set(views.names) == {"silver.ids", CONSUMER_OFFSETS}
+    views.drop()
+    shutil.rmtree(url)
+    write_deltalake(url, pa.table({"id": [3]}))
+    with pytest.raises(SnapshotNotFoundError, match="another table was made there"):
+        create_views(spark, topics.root, topics=["silver.ids"], snapshot="kept")
+
+
+@pytest.mark.spark
+def test_views_are_made_though_the_commits_are_older_than_the_retention(
+    spark: SparkSession, topics, tmp_path, monkeypatch
+) -> None:
+    """Delta refuses such versions, but for the newest: those of snapshots that are kept for longer,
+    and of quiet topics that get a record now.
+    """
+    topics.create("t", 1)
+    topics.append("t", 0, [b"a"])
+    url = tmp_path / "silver"
+    write_deltalake(url, pa.table({"id": [1]}))
+    admin = AdminClient({}, cluster=topics.cluster)
+    admin.enlist_tables({"silver.ids": str(url)})["silver.ids"].result()
+    topics.cluster.snapshot("kept")
+    for log in (Path(topics.root) / "t", url):
+        for path in (log / "_delta_log").iterdir():
+            os.utime(path, (0, 0))
+
+    def then_append(cluster, names):
+        logs = [cluster.topic(name) for name in names]
+        topics.append("t", 0, [b"b"])
+        return logs
+
+    monkeypatch.setattr("spark_source.sql._refreshed", then_append)
+    assert read_committed(spark, topics.root, "t").count() == 1
+    write_deltalake(url, pa.table({"id": [2]}), mode="overwrite")
+    views = create_views(spark, topics.root, snapshot="kept")
+    assert spark.sql("SELECT id, value FROM `silver.ids`, t").collect() == [(1, b"a")]
     views.drop()
 
 

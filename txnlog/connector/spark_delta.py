@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from txnlog.process.caches import local_path, normal_url
@@ -20,6 +23,10 @@ _LINES: Final = (
     "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
     "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"
 )
+_WITHIN_RETENTION: Final = (
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
+)
+_SETTING: Final = threading.Lock()
 _NO_DELTA: Final = ("DATA_SOURCE_NOT_FOUND", "DELTA_CONFIGURE_SPARK_SESSION")
 
 
@@ -58,6 +65,25 @@ def escaped_url(spark: Any, url: str, storage: StoreSettings) -> str:
     """The URL of a folder with escapes, spelled as Spark names files that it reads."""
     path = spark._jvm.org.apache.hadoop.fs.Path(spark_url(spark, url, storage))
     return str(path.toUri().toString()).replace("file:///", "file:/", 1)
+
+
+@contextmanager
+def opening_any_version(spark: Any) -> Iterator[None]:
+    """While the block runs Delta opens versions older than delta.deletedFileRetentionDuration, too.
+
+    It judges by the time of the version's commit, which may be long before the next one; and files
+    that a snapshot shows are kept for longer.
+    """
+    with _SETTING:
+        before = spark.conf.get(_WITHIN_RETENTION, None)
+        spark.conf.set(_WITHIN_RETENTION, "false")
+        try:
+            yield
+        finally:
+            if before is None:
+                spark.conf.unset(_WITHIN_RETENTION)
+            else:
+                spark.conf.set(_WITHIN_RETENTION, before)
 
 
 def forget_table(spark: Any, place: str) -> None:

@@ -425,16 +425,19 @@ def rows_of_table(
         raise _gone_table(one, error.message) from error
 
 
-def table_at(root: Root, one: TableVersion) -> EnlistedReader:
-    """An enlisted table, with its files, as a snapshot shows it. Raises SnapshotNotFoundError."""
-    store = StoreAtVersions(root.open_table(one.url).store, {"": one.version})
-    log = EnlistedReader(store)
+def table_at(root: Root, one: TableVersion, *, files: bool = True) -> EnlistedReader:
+    """An enlisted table as a snapshot shows it; raises SnapshotNotFoundError."""
+    log = EnlistedReader(StoreAtVersions(root.open_table(one.url).store, {"": one.version}))
     try:
-        log.refresh_files()
-    except (CorruptLogError, UnknownTableError) as error:
+        (log.refresh_files if files else log.refresh)()
+    except CorruptLogError as error:
         raise _gone_table(one, error.message) from error
-    if log.state.version != one.version or log.state.definition.metadata.id != one.table_id:
-        raise _gone_table(one, "its log was cleaned up, or another table is there")
+    except UnknownTableError:
+        log.state.version = -1
+    if log.state.version != one.version:
+        raise _gone_table(one, "its log was cleaned up, or is gone.")
+    if log.state.definition.metadata.id != one.table_id:
+        raise _gone_table(one, "another table was made there since.")
     return log
 
 
