@@ -249,6 +249,35 @@ def test_file_that_cannot_be_read_delays_its_partition_only(config: Mapping[str,
     assert seen[-1].record.value == b"11"
 
 
+@pytest.mark.parametrize("config", [FOREVER, {**FOREVER, **COMPACTED}])
+def test_file_that_cannot_be_read_is_tried_less_often(
+    config: Mapping[str, str],
+) -> None:
+    """Every 15 s all before it was read again, and written where the segment is large."""
+    shared = world(config=config)
+    cluster = process(shared)
+    row = begin(cluster)
+    for number in range(12):
+        row = commit(cluster, row, [Record(b"k", b"%d" % number)])
+    path = f"{TOPIC}/{cluster.topic(TOPIC).view.partitions[0].batches[3].path}"
+    data = cluster.store.get(path)
+    cluster.store.delete([path])
+    keeping = process(shared)
+    worker = Compactor(keeping)
+    read = []
+    for _ in range(240):
+        faulty(keeping).calls.clear()
+        with pytest.raises(ObjectNotFoundError, match=path):
+            worker.step()
+        read.append(sum(name.endswith(".parquet") for _, name in faulty(keeping).calls))
+        shared.clock.advance_ms(15_000)
+    assert 1 < sum(count > 0 for count in read) < 8
+    cluster.store.put(path, data)
+    shared.clock.advance_ms(3_600_000)
+    worker.step()
+    assert len(process(shared).topic(TOPIC).view.partitions[0].batches) == 1
+
+
 def test_commit_on_disk_changes_no_data_for_other_readers() -> None:
     """One commit per group, whose files all say dataChange=false: Delta streams pass it over."""
     shared = world(config=FOREVER)

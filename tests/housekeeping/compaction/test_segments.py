@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -178,6 +181,27 @@ def test_rewrite_of_a_file_that_is_gone_or_damaged_names_it(cluster: Cluster) ->
     cluster.store.delete([path])
     with pytest.raises(ObjectNotFoundError, match=group.inputs[1].path):
         rewrite(cluster.store, group)
+
+
+def test_rewrite_that_fails_leaves_no_part_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt left one of up to segment.bytes, until vacuum: on a full disk all that was
+    free.
+    """
+    monkeypatch.setattr(segments, "ROW_GROUP_BYTES", 20_000)
+    monkeypatch.setattr(segments, "READ_ROWS", 3)
+    cluster = Cluster.open(str(tmp_path), create=True)
+    cluster.create_topic(TOPIC, partitions=1)
+    row = begin(cluster)
+    for number in range(9):
+        row = commit(cluster, row, [Record(b"k", os.urandom(10_000), number) for _ in range(3)])
+    (group,) = plan(cluster.topic(TOPIC).view, TOPIC, ALL)
+    cluster.store.delete([f"{TOPIC}/{group.inputs[-1].path}"])
+    before = {item.path for item in cluster.store.list_files(TOPIC)}
+    with pytest.raises(ObjectNotFoundError, match=group.inputs[-1].path):
+        rewrite(cluster.store, group)
+    assert {item.path for item in cluster.store.list_files(TOPIC)} == before
 
 
 def test_file_of_explicit_offsets_is_written_as_given(cluster: Cluster) -> None:

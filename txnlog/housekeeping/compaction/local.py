@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from txnlog.cluster import Cluster
+from txnlog.errors import TxnLogError
 from txnlog.housekeeping.compaction.key_compaction import DEDUPE_BUFFER_BYTES_DEFAULT, key_compact
 from txnlog.housekeeping.compaction.segments import (
     compact_group,
@@ -34,6 +35,8 @@ BACKOFF_MS_DEFAULT = 15_000
 STEP_MS = 2_000
 TOPICS_AT_ONCE = 16
 """Topics of an object store that are merged together; each may hold two row groups in memory."""
+RETRY_MS = 60_000
+"""When work that failed is tried again first; at the latest after FULL_PLAN_MS."""
 FULL_PLAN_MS = 3_600_000
 """How often to plan a topic from its log start, not only from the last full file."""
 
@@ -58,6 +61,7 @@ class Compactor:
         self._clock = cluster.store.clock
         self._dedupe_buffer_bytes = dedupe_buffer_bytes
         self._planned: dict[str, _Planned] = {}
+        self._failed: dict[str, tuple[int, int, TxnLogError]] = {}
         self._round: Iterator[int] | None = None
 
     def step(self, budget_ms: int | None = None) -> int:
@@ -136,15 +140,38 @@ class Compactor:
         # Later records are for the next round: beside a busy producer this one would never end.
         ends = [log.view.last_stable_offset(partition) for partition in range(log.partitions)]
         yield from _each(
-            (f"partition {p}", self._merge(log, p, planned, before_offset=end))
+            (
+                f"partition {p}",
+                self._apart(f"{log.name}-{p}", self._merge(log, p, planned, before_offset=end)),
+            )
             for p, end in enumerate(ends)
         )
         planned.version = version
 
     def _key_passes(self, log: TopicLog) -> Iterator[int]:
         if is_compacted(log.config):
-            partitions = range(log.partitions)
-            yield from _each((f"partition {p}", self._key_compact(log, p)) for p in partitions)
+            yield from _each(
+                (f"partition {p}", self._apart(f"{log.name}-{p}/keys", self._key_compact(log, p)))
+                for p in range(log.partitions)
+            )
+
+    def _apart(self, place: str, work: Iterator[int]) -> Iterator[int]:
+        """Do the work, unless it failed a short time ago, as at a damaged file: that error again.
+
+        Each attempt reads, and writes, all before; so the next one waits for twice as long.
+        """
+        until_ms, pause_ms, known = self._failed.get(place, (0, RETRY_MS // 2, None))
+        if known is not None and self._clock.boot_ms() < until_ms:
+            raise known.replace()
+        try:
+            yield from work
+        except TxnLogError as error:
+            if not error.retriable:
+                pause_ms = min(2 * pause_ms, FULL_PLAN_MS)
+                until_ms = self._clock.boot_ms() + pause_ms
+                self._failed[place] = until_ms, pause_ms, error.replace()
+            raise
+        self._failed.pop(place, None)
 
     def _planned_of(self, log: TopicLog) -> _Planned:
         now_ms = self._clock.boot_ms()

@@ -78,14 +78,19 @@ def rewrite(store: ObjectStore, group: CompactionGroup, keep: Offsets | None = N
     first, second = next(tables, None), next(tables, None)
     headers = first is not None and (second is not None or _has_headers(first))
     writer = BatchFileWriter(store, f"{group.topic}/{name}", compression="zstd", headers=headers)
-    for table in chain((first, second), tables):
-        if table is None:
-            break
-        if writer.size_bytes:
-            # Only the first two row groups stay in memory; from here on they are streamed.
-            writer.stream()
-        writer.write(table if headers else table.drop_columns(["headers"]))
-    file = writer.close(may_be_empty=True)
+    try:
+        for table in chain((first, second), tables):
+            if table is None:
+                break
+            if writer.size_bytes:
+                # Only the first two row groups stay in memory; from here on they are streamed.
+                writer.stream()
+            writer.write(table if headers else table.drop_columns(["headers"]))
+        file = writer.close(may_be_empty=True)
+    except Exception:
+        # It may be large, and the next attempt writes another one.
+        writer.discard()
+        raise
     low_us, high_us = file.timestamp_min_us, file.timestamp_max_us
     if file.num_records == 0:
         # Retention must remove the empty segment together with its neighbours.

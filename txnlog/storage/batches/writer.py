@@ -19,6 +19,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, BinaryIO, cast
 from zlib import crc32
 
@@ -27,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
 
-from txnlog.errors import InvalidRecordError, StorageError
+from txnlog.errors import InvalidRecordError, StorageError, TxnLogError
 from txnlog.process import arrow_compute as pc
 from txnlog.process.arrow_arrays import number_array
 from txnlog.protocol.metadata import StagedBatch
@@ -190,7 +191,7 @@ class BatchFileWriter:
 
     Encoded bytes are kept (`held_bytes`) until `stream` sends them, and all that follow, through
     `store.open_writer`; without `stream` the file is one put. Nothing can be read before `close`;
-    a writer that is dropped instead may leave a part that no reader accepts as a file.
+    a writer that is dropped without `discard` may leave a part that no reader accepts as a file.
     Without `headers` the records have no such column.
     """
 
@@ -271,6 +272,16 @@ class BatchFileWriter:
             timestamp_max_us=self._high_us or 0,
         )
 
+    def discard(self) -> None:
+        """Leave nothing of a file that no log refers to; what cannot be deleted is for vacuum."""
+        if not self.streaming:
+            return
+        # Else an object store keeps, and charges, an upload that was not ended.
+        with suppress(Exception):
+            self._sink.finish(is_whole=False)
+        with suppress(TxnLogError):
+            self._store.delete([self.path])
+
     def _open(self, codec: str, *, repeating: bool) -> pq.ParquetWriter:
         sink = pa.PythonFile(self._sink, mode="w")
         return _encoder(sink, self._schema, codec, repeating=repeating)
@@ -339,8 +350,10 @@ class _Sink(io.RawIOBase):
         with store_errors(self._path, "upload"):
             target.write(self.take())
 
-    def finish(self) -> None:
-        """Make the streamed file visible."""
+    def finish(self, *, is_whole: bool = True) -> None:
+        """Make the streamed file visible. Not `is_whole`: what the encoder has left is dropped."""
+        if not is_whole:
+            self._footer = []
         with store_errors(self._path, "upload"):
             cast("BinaryIO", self.target).close()
 
