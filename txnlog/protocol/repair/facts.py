@@ -119,8 +119,8 @@ class Position(NamedTuple):
 class Unmoved:
     """Offsets of one producer that its decisions moved and a shard of the groups lacks.
 
-    `epoch` is that of the newest such decision, `first_epoch` of the oldest; positions are by group,
-    topic and partition.
+    `epoch` is that of the newest such decision, `first_epoch` of the oldest; positions are by
+    group, topic and partition.
     """
 
     first_epoch: int
