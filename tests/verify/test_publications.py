@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,8 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from txnlog import AdminClient, Producer
 from txnlog.admin import FindingKind, Verification
 from txnlog.errors import CorruptLogError, TableChangedError
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.verifying import publications
 
 
 class Lake:
@@ -130,4 +133,22 @@ def test_part_that_is_older_than_the_log_is_not_judged(lake: Lake) -> None:
     DeltaTable(lake.url).create_checkpoint()
     for version in (0, 1):
         (Path(lake.url) / f"_delta_log/{version:020}.json").unlink()
+    assert lost(lake.verify()) == []
+
+
+def test_log_that_is_cleaned_up_while_it_is_read_is_read_again(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else verify would say that it cannot read the table."""
+    lake.append(1)
+    lake.append(2)
+    DeltaTable(lake.url).create_checkpoint()
+    read = publications._txns
+
+    def late(store: ObjectStore, versions: Sequence[int]) -> set[tuple[str, int]]:
+        for version in (0, 1):
+            (Path(lake.url) / f"_delta_log/{version:020}.json").unlink(missing_ok=True)
+        return read(store, versions)
+
+    monkeypatch.setattr(publications, "_txns", late)
     assert lost(lake.verify()) == []

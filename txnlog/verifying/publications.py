@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from txnlog.errors import ConfigError, UnknownTableError
+from txnlog.errors import ConfigError, ObjectNotFoundError, UnknownTableError
 from txnlog.protocol.enlisted.actions import Txn, decode_actions
 from txnlog.protocol.enlisted.parts import app_id_of, republished_app_id
 from txnlog.protocol.shards import state_table
@@ -24,6 +24,7 @@ from txnlog.verifying.log_reading import Observer, read_table
 
 DAY_MS = 86_400_000
 _AT_ONCE = 100
+_READS_MAX = 5
 _COMMIT = re.compile(r"([0-9]{20})\.json\Z")
 
 
@@ -91,6 +92,16 @@ def lost_parts(
     A part of a table that was dropped and made again, or that is as old as what was cleaned up, is
     not judged. Raises what reading the log raises.
     """
+    for _ in range(_READS_MAX - 1):
+        # Others clean up while it is read.
+        with suppress(ObjectNotFoundError):
+            return _lost_parts(log, cluster_id, parts)
+    return _lost_parts(log, cluster_id, parts)
+
+
+def _lost_parts(
+    log: EnlistedLog, cluster_id: str, parts: Sequence[DecidedPart]
+) -> list[DecidedPart]:
     log.refresh()
     table_id = log.state.definition.metadata.id
     times = {
