@@ -25,11 +25,12 @@ from txnlog.connector.spark_delta import (
     spark_url,
     why_no_delta,
 )
-from txnlog.coordinator.snapshots import table_at, topic_at
+from txnlog.coordinator.snapshots import table_at, table_in, topic_at
 from txnlog.errors import ConfigError, StorageError
 from txnlog.protocol.batches import COMMITTED, NONE
 from txnlog.protocol.snapshots import Snapshot, TableVersion
 from txnlog.protocol.topics import TopicState
+from txnlog.settings.config import warn_once
 from txnlog.settings.roots import checked_root, redacted_url
 from txnlog.settings.storage_options import StoreSettings, checked_settings, settings_at
 from txnlog.storage.batches.records import CREATE_TIME
@@ -151,11 +152,15 @@ class Views:
         if snapshot is not None:
             offsets = spark.createDataFrame(snapshot_offsets(snapshot))
             yield self._prefix + CONSUMER_OFFSETS, offsets
-            enlisted = snapshot.tables
-            names = [*snapshot.topics, *enlisted] if self._topics is None else self._topics
+            enlisted = {*snapshot.tables, *snapshot.missing} - snapshot.topics.keys()
+            names = self._topics
+            if names is None:
+                names = [*snapshot.topics, *snapshot.tables]
+                for name, why in snapshot.missing.items():
+                    warn_once(f"Table {name} is not in the snapshot, and has no view: {why}")
             for name in names:
-                if name in enlisted and name not in snapshot.topics:
-                    frame = _table(self._reads, name, enlisted[name])
+                if name in enlisted:
+                    frame = _table(self._reads, name, table_in(cluster, name, snapshot))
                 else:
                     frame = _read(self._reads, topic_at(cluster, name, snapshot))
                 yield self._prefix + name, frame

@@ -329,7 +329,7 @@ def test_named_snapshot_is_found_by_every_process_until_it_is_dropped_or_expires
         other.snapshot("a/b")
     shared.clock.advance_ms(HOUR_MS)
     assert not other.snapshots()
-    with pytest.raises(SnapshotNotFoundError):
+    with pytest.raises(SnapshotNotFoundError, match="there are: none"):
         other.find_snapshot("nightly")
     again = other.snapshot("nightly")
     assert cluster.find_snapshot("nightly") == again

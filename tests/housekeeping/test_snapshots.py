@@ -11,7 +11,7 @@ from tests.world import PLAIN, eager, owned, process, world
 from txnlog.cluster import Cluster
 from txnlog.coordinator.pins import remove_expired
 from txnlog.coordinator.snapshots import topic_at
-from txnlog.errors import SnapshotNotFoundError
+from txnlog.errors import CorruptLogError, SnapshotNotFoundError
 from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.housekeeping.log_cleanup import LogCleanup
 from txnlog.housekeeping.retention import Retention
@@ -82,6 +82,24 @@ def test_what_a_named_snapshot_hides_is_kept_for_copies() -> None:
     assert vacuum(shared) == 0
     cluster.drop_snapshot("copy")
     assert vacuum(shared) == 2
+
+
+def test_vacuum_names_the_snapshot_of_a_topic_that_was_deleted_by_force() -> None:
+    """It cannot know what the snapshot shows, and said only that a commit is damaged."""
+    shared = world()
+    cluster = process(shared)
+    row = owned(cluster, "a")
+    for name in ("one", "two"):
+        row = cluster.coordinator.commit(row, written_both(cluster, name))
+    cluster.snapshot("kept", ttl_ms=MONTH_MS)
+    cluster.store.put(f"orders/_delta_log/{0:020}.json", b"garbage")
+    process(shared).delete_topic("orders", force=True)
+    shared.clock.advance_ms(WEEK_MS + HOUR_MS)
+    with pytest.raises(CorruptLogError, match="until the snapshot 'kept', which shows it, is drop"):
+        vacuum(shared)
+    cluster.drop_snapshot("kept")
+    # The other one is in the manifest of a row that nobody has completed.
+    assert vacuum(shared) == 1
 
 
 def test_vacuum_reads_a_named_snapshot_once() -> None:

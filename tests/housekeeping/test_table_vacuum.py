@@ -23,7 +23,7 @@ from txnlog.admin.tables import restage
 from txnlog.cluster import Cluster
 from txnlog.coordinator.staged_files import Staging
 from txnlog.coordinator.tables import TableChange
-from txnlog.errors import StagedFileTooOldError
+from txnlog.errors import SnapshotNotFoundError, StagedFileTooOldError
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.protocol.enlisted.parts import new_part
 from txnlog.testing.faults import Fault, PausedClock, SharedMemory, no_faults
@@ -109,6 +109,23 @@ def test_vacuum_keeps_what_a_named_snapshot_shows(caplog: pytest.LogCaptureFixtu
     assert vacuum(shared) == 0
     cluster.drop_snapshot("kept")
     assert vacuum(shared) == 1
+
+
+def test_vacuum_goes_on_where_the_table_has_cleaned_up_what_a_snapshot_shows() -> None:
+    """Its properties may keep less than the names of each night: nothing was ever deleted."""
+    shared = world()
+    cluster = begun(shared)
+    cluster.snapshot("kept", ttl_ms=10 * WEEK_MS)
+    (never,) = appended(process(shared), 2)
+    never.write(cluster)
+    ForeignTable(shared).commit()
+    ForeignTable(shared).checkpoint()
+    shared.places[URL].delete(f"_delta_log/{0:020}.json")
+    shared.clock.advance_ms(WEEK_MS + DAY_MS)
+    with pytest.raises(SnapshotNotFoundError, match="its log was cleaned up"):
+        cluster.read(NAME, snapshot="kept")
+    assert vacuum(shared) == 2
+    assert not staged_files(shared)
 
 
 def staging_table(cluster: Cluster, *names: str) -> tuple[TableChange, ...]:

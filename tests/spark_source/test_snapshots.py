@@ -18,7 +18,12 @@ from spark_source.settings import source_settings
 from spark_source.sql import CONSUMER_OFFSETS, create_views, read_committed
 from tests.spark_source.test_batch_reader import reader_of, values
 from txnlog.admin import AdminClient
-from txnlog.errors import ConfigError, SnapshotNotFoundError, UnknownTopicOrPartitionError
+from txnlog.errors import (
+    ConfigError,
+    SnapshotNotFoundError,
+    UnknownTableError,
+    UnknownTopicOrPartitionError,
+)
 from txnlog.protocol.metadata import ProducerIdAndEpoch
 from txnlog.protocol.snapshots import Snapshot, TopicVersion
 
@@ -89,7 +94,9 @@ def test_views_show_the_snapshot(spark: SparkSession, kept) -> None:
 
 
 @pytest.mark.spark
-def test_views_show_enlisted_tables_of_the_snapshot(spark: SparkSession, topics, tmp_path) -> None:
+def test_views_show_enlisted_tables_of_the_snapshot(
+    spark: SparkSession, topics, tmp_path, caplog
+) -> None:
     """At their versions, whatever was committed since; `topics` selects among both."""
     topics.create("t", 1)
     url = str(tmp_path / "silver")
@@ -109,6 +116,15 @@ def test_views_show_enlisted_tables_of_the_snapshot(spark: SparkSession, topics,
     write_deltalake(url, pa.table({"id": [3]}))
     with pytest.raises(SnapshotNotFoundError, match="another table was made there"):
         create_views(spark, topics.root, topics=["silver.ids"], snapshot="kept")
+    without = topics.cluster.snapshot()
+    with pytest.raises(UnknownTableError, match="silver.ids.*made again"):
+        create_views(spark, topics.root, topics=["silver.ids"], snapshot=without)
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"there are: t, table silver\.ids\."):
+        create_views(spark, topics.root, topics=["silver"], snapshot="kept")
+    views = create_views(spark, topics.root, snapshot=without)
+    assert "silver.ids" not in views.names
+    assert "Table silver.ids is not in the snapshot, and has no view" in caplog.text
+    views.drop()
 
 
 @pytest.mark.spark

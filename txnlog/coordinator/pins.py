@@ -15,6 +15,7 @@ from txnlog.coordinator.snapshots import take_snapshot
 from txnlog.coordinator.versions import topic_at_version
 from txnlog.errors import (
     ConfigError,
+    CorruptLogError,
     ObjectNotFoundError,
     OperationTimedOutError,
     SnapshotNotFoundError,
@@ -152,8 +153,8 @@ def remove_expired(root: Root) -> int:
 def find_snapshot(root: Root, name: str) -> Snapshot:
     """A named snapshot. Raises SnapshotNotFoundError, also once it has expired."""
     pins = root.pins()
-    pin = pins.get(name)
-    if pin is None or pin.expires_ms <= root.store.now_ms():
+    pin = _unexpired(root, pins).get(name)
+    if pin is None:
         raise _not_found(root, name, pins)
     try:
         return _load(root, pin)
@@ -165,37 +166,48 @@ def find_snapshot(root: Root, name: str) -> Snapshot:
         raise _not_found(root, name, pins) from error
 
 
-def kept_snapshots(root: Root, loaded: dict[str, Snapshot]) -> list[Snapshot]:
-    """All named snapshots that have not expired.
+def kept_snapshots(root: Root, loaded: dict[str, Snapshot]) -> dict[str, Snapshot]:
+    """All named snapshots that have not expired, by name.
 
     `loaded` are those of earlier calls, by their files, which never change; it gets the others.
     """
-    now_ms = root.store.now_ms()
-    pins = {pin.file: pin for pin in root.pins().values() if pin.expires_ms > now_ms}
-    new = [file for file in pins if file not in loaded]
+    pins = _unexpired(root, root.pins())
+    new = {pin.file: pin for pin in pins.values() if pin.file not in loaded}
     try:
-        found = root.store.together([partial(_load, root, pins[file]) for file in new])
+        found = root.store.together([partial(_load, root, pin) for pin in new.values()])
     except ObjectNotFoundError:
         if {pin.file for pin in root.pins().values()}.issuperset(new):
             raise
         # One was dropped meanwhile.
         return kept_snapshots(root, loaded)
     loaded.update(zip(new, found, strict=True))
-    return [loaded[file] for file in pins]
+    return {name: loaded[pin.file] for name, pin in pins.items()}
 
 
 def kept_files(root: Root, topics: Collection[str], loaded: dict[str, Snapshot]) -> set[str]:
     """Paths of the topics' files that named snapshots show, or hide: a copy has those, too.
 
     Ask last: a snapshot that is not saved yet can only be saved if it was read a short time ago,
-    and all that it has is young. `loaded` as in `kept_snapshots`.
+    and all that it has is young. `loaded` as in `kept_snapshots`. Raises CorruptLogError,
+    SnapshotNotFoundError for a topic that no longer shows it.
     """
     found: set[str] = set()
-    for snapshot in kept_snapshots(root, loaded):
+    for name, snapshot in kept_snapshots(root, loaded).items():
         for topic in snapshot.topics.keys() & set(topics):
-            log = topic_at_version(root, topic, snapshot.topics[topic].version)
+            try:
+                log = topic_at_version(root, topic, snapshot.topics[topic].version)
+            except (CorruptLogError, SnapshotNotFoundError) as error:
+                raise error.replace(
+                    f"{error.message} So no file of topic {topic!r} is deleted until the snapshot "
+                    f"{name!r}, which shows it, is dropped."
+                ) from error
             found.update(f"{topic}/{path}" for path in log.view.by_path)
     return found
+
+
+def _unexpired(root: Root, pins: Mapping[str, Pin]) -> dict[str, Pin]:
+    now_ms = root.store.now_ms()
+    return {name: pin for name, pin in pins.items() if pin.expires_ms > now_ms}
 
 
 def _load(root: Root, pin: Pin) -> Snapshot:
@@ -204,7 +216,7 @@ def _load(root: Root, pin: Pin) -> Snapshot:
 
 
 def _not_found(root: Root, name: str, pins: Mapping[str, Pin]) -> SnapshotNotFoundError:
-    there = ", ".join(sorted(pins)) or "none"
+    there = ", ".join(sorted(_unexpired(root, pins))) or "none"
     return SnapshotNotFoundError(
         f"There is no snapshot {name!r} at {root.root}, or it has expired; there are: {there}.",
         snapshot=name,

@@ -390,9 +390,10 @@ def topic_at(root: Root, name: str, snapshot: Snapshot) -> TopicLog:
     """
     one = snapshot.topics.get(name)
     if one is None:
+        there = [*sorted(snapshot.topics), *(f"table {table}" for table in sorted(snapshot.tables))]
         raise UnknownTopicOrPartitionError(
             f"There is no topic {name!r} in the snapshot of {root.root}; there are: "
-            f"{', '.join(sorted(snapshot.topics)) or 'none'}.",
+            f"{', '.join(there) or 'none'}.",
             topic=name,
         )
     log = topic_at_version(root, name, one.version)
@@ -418,7 +419,7 @@ def rows_of_table(
         log.refresh_files()
         check_same(log, table)
         return read_table(log, columns=columns, filter=filter)
-    one = _table_in(root, name, snapshot)
+    one = table_in(root, name, snapshot)
     try:
         return read_table(table_at(root, one), columns=columns, filter=filter)
     except ObjectNotFoundError as error:
@@ -430,26 +431,25 @@ def table_at(root: Root, one: TableVersion, *, files: bool = True) -> EnlistedRe
     log = EnlistedReader(StoreAtVersions(root.open_table(one.url).store, {"": one.version}))
     try:
         (log.refresh_files if files else log.refresh)()
-    except CorruptLogError as error:
-        raise _gone_table(one, error.message) from error
-    except UnknownTableError:
-        log.state.version = -1
+    except (CorruptLogError, UnknownTableError) as error:
+        why = "its log was cleaned up." if isinstance(error, UnknownTableError) else error.message
+        raise _gone_table(one, why) from error
     if log.state.version != one.version:
-        raise _gone_table(one, "its log was cleaned up, or is gone.")
+        raise _gone_table(one, f"its log ends with {log.state.version}.")
     if log.state.definition.metadata.id != one.table_id:
         raise _gone_table(one, "another table was made there since.")
     return log
 
 
-def _table_in(root: Root, name: str, snapshot: Snapshot) -> TableVersion:
-    one = snapshot.tables.get(name)
-    if one is None:
+def table_in(root: Root, name: str, snapshot: Snapshot) -> TableVersion:
+    """A table of a snapshot. Raises UnknownTableError, which says why it is not there."""
+    if name not in snapshot.tables:
         there = ", ".join(sorted(snapshot.tables)) or "none"
         why = snapshot.missing.get(name, f"there are: {there}.")
         raise UnknownTableError(
             f"There is no table {name!r} in the snapshot of {root.root}: {why}", table=name
         )
-    return one
+    return snapshot.tables[name]
 
 
 def _gone_table(one: TableVersion, why: str) -> SnapshotNotFoundError:

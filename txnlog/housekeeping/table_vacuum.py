@@ -17,7 +17,7 @@ from txnlog.cluster import Cluster
 from txnlog.coordinator.pins import kept_snapshots
 from txnlog.coordinator.snapshots import table_at
 from txnlog.coordinator.tables import file_of
-from txnlog.errors import SnapshotNotFoundError
+from txnlog.errors import SnapshotNotFoundError, UnknownTableError
 from txnlog.process.failures import Failures
 from txnlog.protocol.enlisted.actions import Definition, file_name, file_names
 from txnlog.protocol.enlisted.features import FILE_RETENTION, retention_ms
@@ -132,18 +132,23 @@ def _kept_ms(definition: Definition) -> float:
 def _shown(
     cluster: Cluster, table: EnlistedTable, snapshots: dict[str, Snapshot]
 ) -> set[str] | None:
-    """Names of the files that named snapshots show, read last, as of topics; None: not known."""
+    """Names of the files that named snapshots show, read last, as of topics; None: not known.
+
+    A version whose log was cleaned up shows none any more.
+    """
     found: set[str] = set()
-    for snapshot in kept_snapshots(cluster, snapshots):
+    for name, snapshot in kept_snapshots(cluster, snapshots).items():
         for one in snapshot.tables.values():
             if one.url != table.url:
                 continue
             try:
                 found |= file_names(*(table_at(cluster, one).state.files or {}).values())
             except SnapshotNotFoundError as error:
+                if isinstance(error.__cause__, UnknownTableError):
+                    continue
                 logger.warning(
-                    "Vacuum deletes nothing below the table until the snapshots that show this "
-                    "version are dropped: %s",
+                    "Vacuum deletes nothing below the table until the snapshot %r is dropped: %s",
+                    name,
                     error,
                 )
                 return None
