@@ -30,6 +30,7 @@ from txnlog.errors import ConfigError, StorageError
 from txnlog.protocol.batches import COMMITTED, NONE
 from txnlog.protocol.snapshots import Snapshot, TableVersion
 from txnlog.protocol.topics import TopicState
+from txnlog.settings import arguments
 from txnlog.settings.config import warn_once
 from txnlog.settings.roots import checked_root, redacted_url
 from txnlog.settings.storage_options import StoreSettings, checked_settings, settings_at
@@ -112,9 +113,16 @@ def read_uncommitted(
 class Views:
     """Temporary views over one root, as of the last `refresh`; see create_views."""
 
-    def __init__(self, reads: _Reads, topics: Sequence[str] | None, prefix: str) -> None:
+    def __init__(
+        self,
+        reads: _Reads,
+        topics: Sequence[str] | None,
+        prefix: str,
+        snapshot: str | Snapshot | None,
+    ) -> None:
         self._reads = reads
         self._topics = topics
+        self._snapshot = snapshot
         self._prefix = prefix
         self.names: tuple[str, ...] = ()
 
@@ -124,8 +132,12 @@ class Views:
     def refresh(self) -> None:
         """Replace all views, as of now; views of deleted topics are dropped, new topics get one.
 
-        If a view cannot be created, nothing changes. Raises what create_views raises.
+        Those of a snapshot show the one that has its name now. If a view cannot be created, nothing
+        changes. Raises what create_views raises.
         """
+        if isinstance(self._snapshot, str):
+            found = self._reads.cluster.find_snapshot(self._snapshot)
+            self._reads = replace(self._reads, snapshot=found)
         with opening_any_version(self._reads.spark):
             frames = dict(self._frames())
             _check_distinct(frames)
@@ -205,9 +217,9 @@ def create_views(
     read_committed raises.
     """
     reads = _reads(spark, root, storage_options, spark_root, include_headers)
-    if isinstance(snapshot, str):
-        snapshot = reads.cluster.find_snapshot(snapshot)
-    views = Views(replace(reads, snapshot=snapshot), topics, prefix)
+    if not isinstance(snapshot, str | None):
+        reads = replace(reads, snapshot=arguments.one_of("snapshot", snapshot, Snapshot))
+    views = Views(reads, topics, prefix, snapshot)
     views.refresh()
     return views
 

@@ -97,7 +97,9 @@ def test_views_show_the_snapshot(spark: SparkSession, kept) -> None:
 def test_views_show_enlisted_tables_of_the_snapshot(
     spark: SparkSession, topics, tmp_path, caplog
 ) -> None:
-    """At their versions, whatever was committed since; `topics` selects among both."""
+    """At their versions, whatever was committed since; `topics` selects among both. `refresh` finds
+    the name again.
+    """
     topics.create("t", 1)
     url = str(tmp_path / "silver")
     write_deltalake(url, pa.table({"id": [1]}))
@@ -108,6 +110,12 @@ def test_views_show_enlisted_tables_of_the_snapshot(
     views = create_views(spark, topics.root, snapshot="kept")
     assert [row.id for row in spark.sql("SELECT id FROM `silver.ids`").collect()] == [1]
     assert {"t", "silver.ids"} < set(views.names)
+    topics.cluster.drop_snapshot("kept")
+    with pytest.raises(SnapshotNotFoundError):
+        views.refresh()
+    topics.cluster.snapshot("kept")
+    views.refresh()
+    assert [row.id for row in spark.sql("SELECT id FROM `silver.ids`").collect()] == [2]
     views.drop()
     views = create_views(spark, topics.root, topics=["silver.ids"], snapshot="kept")
     assert set(views.names) == {"silver.ids", CONSUMER_OFFSETS}
