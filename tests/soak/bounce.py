@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -9,21 +10,34 @@ import random
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
-from multiprocessing.context import SpawnProcess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.context import ForkServerProcess
 
 from tests.soak import clients
-from tests.soak.clients import COPIES, FENCED, GROUP, PARTITIONS, RECORDS, SOURCES, Home
+from tests.soak.clients import (
+    COPIES,
+    COUNTED,
+    FENCED,
+    GROUP,
+    PARTITIONS,
+    RECORDS,
+    SOURCES,
+    Habit,
+    Home,
+)
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.messages import OFFSET_BEGINNING, TopicPartition
 from txnlog.testing.invariants import check_cluster
 
-SPAWN = multiprocessing.get_context("spawn")
-PUBLICATIONS = ("deferred", "eager")
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.soak.clients"])
+HABITS = (Habit("deferred"), Habit("eager"))
 SLEEPS_EVERY = 5
 DRAIN_S_MAX = 1_200
+POLL_S = 0.05
 
 
 @dataclass(slots=True)
@@ -32,8 +46,8 @@ class Client:
 
     name: str
     role: str
-    publish: tuple[str, ...]
-    process: SpawnProcess
+    habit: Habit
+    process: ForkServerProcess
     life: int = 0
 
 
@@ -41,6 +55,8 @@ class Bounce:
     """One cluster, its clients, and a checker that is never killed.
 
     `home_of_clients`: the same cluster, as the clients reach it, if another way than this process.
+    `steps`: each life of a producer dies at the next of these fail points, if it comes to that;
+    how often it may pass there before, at most.
     """
 
     def __init__(
@@ -51,19 +67,23 @@ class Bounce:
         copiers: int,
         seed: int,
         home_of_clients: Home | None = None,
+        habits: Sequence[Habit] = HABITS,
+        steps: Mapping[str, int] = {},
     ) -> None:
         self.home = home
         self._home_of_clients = home_of_clients or home
         self.folder = home.folder
         self.chosen = random.Random(seed)
         self.kills = self.sleeps = 0
-        self._sleepers: list[SpawnProcess] = []
-        self._woken: list[SpawnProcess] = []
-        self._copier_zombies: list[SpawnProcess] = []
+        self.died: Counter[str] = Counter()
+        self._habits, self._steps, self._lives = habits, [*steps.items()], itertools.count()
+        self._sleepers: list[ForkServerProcess] = []
+        self._woken: list[ForkServerProcess] = []
+        self._copier_zombies: list[ForkServerProcess] = []
         cluster = home.open(create=True)
         for topic in (*SOURCES, COPIES):
             cluster.create_topic(topic, partitions=PARTITIONS)
-        self._checker = self._begin("check", "checker", 0, ())
+        self._checker = self._begin("check", "checker", 0)
         self.producers = [self._client("produce", f"producer{n}", n) for n in range(producers)]
         self.copiers = [self._client("copy", f"copier{n}", n) for n in range(copiers)]
 
@@ -74,34 +94,52 @@ class Bounce:
         every_s: float = 1.0,
         disturb: Callable[[int], object] = lambda number: None,
     ) -> None:
-        """Kill one after the other, or suspend it until the next one's turn.
+        """Kill one after the other, or suspend it until the next one's turn; then go on until some
+        have died at each of the steps.
 
         `disturb` is called before each, with its number.
         """
         for number in range(1, int(duration_s / every_s) + 1):
-            time.sleep(every_s)
+            self._pass(every_s)
             disturb(number)
-            sleeps = number % SLEEPS_EVERY < 2
-            clients = self._await_owners() if sleeps else [*self.producers, *self.copiers]
             self._check_alive()
             self._wake()
+            sleeps = number % SLEEPS_EVERY < 2
+            clients = self._await_owners() if sleeps else [*self.producers, *self.copiers]
             client = self.chosen.choice(clients)
             self._succeed(client, sleeps=sleeps and self._may_sleep(client))
+        self._wake()
+        deadline_s = time.monotonic() + DRAIN_S_MAX
+        while missing := dict(self._steps).keys() - self.died.keys():
+            assert time.monotonic() < deadline_s, f"no life comes to {missing}"
+            self._pass(POLL_S)
+
+    def _pass(self, time_s: float) -> None:
+        """Wait; who dies meanwhile at its fail point has a successor at once."""
+        until_s = time.monotonic() + time_s
+        while (left_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(POLL_S, left_s) if self._steps else left_s)
+            self._check_alive()
 
     def finish(self) -> None:
         """Stop all clients; every order is copied then."""
         self._wake()
+        exit_codes = (FENCED, -signal.SIGKILL) if self._steps else (FENCED,)
         for sleeper in self._woken:
-            self._await_end(sleeper, FENCED)
+            self._await_end(sleeper, *exit_codes)
         (self.folder / "stop").touch()
+        self._steps = []
         for client in self.producers:
+            client.process.join(DRAIN_S_MAX)
+            if client.process.exitcode:
+                self._succeed_dead(client)
             self._await_end(client.process, 0)
         cluster = self.home.open()
         # A copier commits the offset after the last record, as Kafka's clients do, or its position,
         # which is behind aborted data at the end of a partition, too.
         ends = {p: found[-1][0] + 1 for p, found in enumerate(self._read()[SOURCES[0]]) if found}
         deadline_s = time.monotonic() + DRAIN_S_MAX
-        while not self._are_copied(cluster, ends):
+        while self.copiers and not self._are_copied(cluster, ends):
             assert time.monotonic() < deadline_s, f"not all was copied up to {ends}"
             self._check_alive(copiers_only=True)
             time.sleep(0.2)
@@ -134,7 +172,7 @@ class Bounce:
             t: [[tuple(r) for r in p] for p in parts] for t, parts in checked.items()
         } == read, "who read all the while has seen something else than who reads now"
         committed = self._check_transactions(read)
-        for partition in range(PARTITIONS):
+        for partition in range(PARTITIONS) if self.copiers else ():
             orders = [value for _, value in read[SOURCES[0]][partition]]
             copies = [value for _, value in read[COPIES][partition]]
             assert copies == orders, f"partition {partition}: copies differ from what was copied"
@@ -170,6 +208,11 @@ class Bounce:
         for name, life, number in parts:
             seen[name, life].add(number)
         for client in self.producers:
+            if client.habit.group:
+                positions = self.home.open().groups.fetch(client.habit.group)
+                shown = sum(name == client.name for name, _, _ in parts)
+                counted = positions.get(COUNTED, {}).get(0, 0)
+                assert counted == shown, f"{client.name}: {counted} counted, {shown} there"
             for life in range(client.life + 1):
                 path = self.folder / f"done-{client.name}-{life}"
                 done = {int(line) for line in path.read_text().split()} if path.exists() else set()
@@ -199,31 +242,48 @@ class Bounce:
     # -- processes ---------------------------------------------------------------------------------
 
     def _client(self, role: str, name: str, number: int) -> Client:
-        publish = (PUBLICATIONS[number % 2],)
-        return Client(name, role, publish, self._begin(role, name, 0, publish))
+        habit = self._next_habit(role, self._habits[number % len(self._habits)])
+        return Client(name, role, habit, self._begin(role, name, 0, habit))
 
-    def _begin(self, role: str, name: str, life: int, more: tuple[str, ...]) -> SpawnProcess:
+    def _next_habit(self, role: str, habit: Habit) -> Habit:
+        if role != "produce" or not self._steps:
+            return replace(habit, failpoint="")
+        step, times_max = self._steps[next(self._lives) % len(self._steps)]
+        return replace(habit, failpoint=f"{step}@{self.chosen.randint(1, times_max)}")
+
+    def _begin(self, role: str, name: str, life: int, *more: Habit) -> ForkServerProcess:
         arguments = (getattr(clients, role), self._home_of_clients, name, life, *more)
-        process = SPAWN.Process(target=clients.guarded, args=arguments, daemon=True)
+        process = FORKS.Process(target=clients.guarded, args=arguments, daemon=True)
         process.start()
         return process
 
     def _succeed(self, client: Client, *, sleeps: bool) -> None:
         """The next process: its predecessor is dead, or suspended and will be fenced (R44)."""
         process = client.process
-        assert process.pid is not None
         if sleeps:
-            os.kill(process.pid, signal.SIGSTOP)
+            _send(process, signal.SIGSTOP)
             self._sleepers.append(process)
             if client.role == "copy":
                 self._copier_zombies.append(process)
             self.sleeps += 1
         else:
-            os.kill(process.pid, signal.SIGKILL)
+            process.kill()
             process.join()
             self.kills += 1
+        self._begin_next(client)
+
+    def _succeed_dead(self, client: Client) -> None:
+        """The next process of one that has died at its fail point."""
+        exit_code = client.process.exitcode
+        is_killed = bool(client.habit.failpoint) and exit_code == -signal.SIGKILL
+        assert is_killed, f"{client.name} ended with {exit_code}: {self._failures()}"
+        self.died[client.habit.failpoint.partition("@")[0]] += 1
+        self._begin_next(client)
+
+    def _begin_next(self, client: Client) -> None:
         client.life += 1
-        client.process = self._begin(client.role, client.name, client.life, client.publish)
+        client.habit = self._next_habit(client.role, client.habit)
+        client.process = self._begin(client.role, client.name, client.life, client.habit)
 
     def _await_owners(self) -> list[Client]:
         """Who is past its init, however slow the machine is; one is.
@@ -251,21 +311,27 @@ class Bounce:
 
     def _wake(self) -> None:
         for sleeper in self._sleepers:
-            os.kill(sleeper.pid or 0, signal.SIGCONT)
+            _send(sleeper, signal.SIGCONT)
         self._woken += self._sleepers
         self._sleepers.clear()
 
     def _check_alive(self, *, copiers_only: bool = False) -> None:
-        processes = {client.name: client.process for client in self.copiers}
-        if not copiers_only:
-            processes.update({client.name: client.process for client in self.producers})
-        processes["checker"] = self._checker
-        for name, process in processes.items():
-            assert process.is_alive(), f"{name} ended with {process.exitcode}: {self._failures()}"
+        for client in (*self.copiers, *(() if copiers_only else self.producers)):
+            if not client.process.is_alive():
+                self._succeed_dead(client)
+        ended = f"the checker ended with {self._checker.exitcode}: {self._failures()}"
+        assert self._checker.is_alive(), ended
 
-    def _await_end(self, process: SpawnProcess, exit_code: int) -> None:
+    def _await_end(self, process: ForkServerProcess, *exit_codes: int) -> None:
         process.join(DRAIN_S_MAX)
-        assert process.exitcode == exit_code, f"{process.exitcode}: {self._failures()}"
+        assert process.exitcode in exit_codes, f"{process.exitcode}: {self._failures()}"
 
     def _failures(self) -> str:
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("failed-*")))
+
+
+def _send(process: ForkServerProcess, number: int) -> None:
+    """It may have died at its fail point."""
+    assert process.pid is not None
+    with suppress(ProcessLookupError):
+        os.kill(process.pid, number)

@@ -14,7 +14,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,17 +22,19 @@ from typing import Any, TypeVar
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.errors import (
+    IllegalGenerationError,
     OperationTimedOutError,
     OutcomeLostError,
     ProducerFencedError,
     TxnLogError,
 )
-from txnlog.messages import OFFSET_BEGINNING, Message, TopicPartition
+from txnlog.messages import OFFSET_BEGINNING, ConsumerGroupMetadata, Message, TopicPartition
 from txnlog.producer import Producer
 
 PARTITIONS = 4
 SOURCES = ("orders", "stock")
 COPIES = "copies"
+COUNTED = "counted"
 GROUP = "copiers"
 RECORDS = 6
 ABORTED_EVERY = 3
@@ -80,7 +82,19 @@ class Home:
                 time.sleep(0.05)
 
 
-def guarded(role: Callable[..., None], home: Home, name: str, life: int, *more: str) -> None:
+@dataclass(frozen=True)
+class Habit:
+    """How a client publishes, and where. With a group a producer counts its transactions there:
+    its position in a topic `counted`, which nobody reads. At the fail point it dies.
+    """
+
+    publish: str = "deferred"
+    topics: tuple[str, ...] = SOURCES
+    group: str = ""
+    failpoint: str = ""
+
+
+def guarded(role: Callable[..., None], home: Home, name: str, life: int, *more: Habit) -> None:
     """Run a role; exit code 0 at its end, FENCED when another life took over, else 1.
 
     What a thread of a client had to log as an error is a failure, too.
@@ -101,13 +115,15 @@ def guarded(role: Callable[..., None], home: Home, name: str, life: int, *more: 
 def _is_fence(error: BaseException) -> bool:
     """Whether a successor took over, perhaps before the last commit's outcome could be learned."""
     cause = error.__cause__ if isinstance(error, OutcomeLostError) else error
-    return isinstance(cause, ProducerFencedError)
+    return isinstance(cause, (ProducerFencedError, IllegalGenerationError))
 
 
-def produce(home: Home, name: str, life: int, publish: str) -> None:
-    """Transactions over two topics, every third one aborted, until the file `stop` exists."""
+def produce(home: Home, name: str, life: int, habit: Habit) -> None:
+    """Transactions over the topics, every third one aborted, until the file `stop` exists."""
+    os.environ["TXNLOG_FAILPOINT"] = habit.failpoint
     chosen = random.Random(f"{name} {life}")
-    producer = _producer(home, name, life, publish)
+    counted = _Counted(home, habit.group) if habit.group else None
+    producer = _producer(home, name, life, habit)
     number = 0
     with (home.folder / f"done-{name}-{life}").open("a") as done:
         while not (home.folder / "stop").exists():
@@ -117,18 +133,31 @@ def produce(home: Home, name: str, life: int, publish: str) -> None:
                 f"{name}.{life}.{number}.{record}.{'yes' if is_kept else 'no'}"
                 for record in range(RECORDS)
             ]
-            is_sent = _send(home, producer, chosen, values)
+            is_sent = _send(home, producer, chosen, values, habit.topics, counted)
             if _end(home, producer, commit=is_kept and is_sent):
                 done.write(f"{number}\n")
                 done.flush()
+                if counted is not None:
+                    counted.position += 1
             number += 1
             time.sleep(chosen.random() * PAUSE_S_MAX)
     home.persist(producer.close)
 
 
-def copy(home: Home, name: str, life: int, publish: str) -> None:
+class _Counted:
+    """How many transactions a producer and its former lives have committed, by their group."""
+
+    def __init__(self, home: Home, group_id: str) -> None:
+        groups = home.persist(home.open).groups
+        generation = home.persist(lambda: groups.start(group_id))
+        self.group = ConsumerGroupMetadata(group_id, generation)
+        found = home.persist(lambda: groups.fetch(group_id, generation))
+        self.position = found.get(COUNTED, {}).get(0, 0)
+
+
+def copy(home: Home, name: str, life: int, habit: Habit) -> None:
     """Copy orders, partition by partition, with the offsets in the transaction, as a group."""
-    producer = _producer(home, name, life, publish)
+    producer = _producer(home, name, life, habit)
     config = {
         **home.settings,
         "group.id": GROUP,
@@ -186,12 +215,12 @@ def check(home: Home, name: str, life: int) -> None:
     reader.close()
 
 
-def _producer(home: Home, name: str, life: int, publish: str) -> Producer:
+def _producer(home: Home, name: str, life: int, habit: Habit) -> Producer:
     """The owner of its id from now on, as the file `owner-...` records."""
     config = {
         **home.settings,
         "transactional.id": name,
-        "transaction.publish": publish,
+        "transaction.publish": habit.publish,
         "linger.ms": 1,
     }
     producer = home.persist(lambda: Producer(config))
@@ -200,14 +229,27 @@ def _producer(home: Home, name: str, life: int, publish: str) -> Producer:
     return producer
 
 
-def _send(home: Home, producer: Producer, chosen: random.Random, values: list[str]) -> bool:
-    """Produce to all sources; False if the store has failed and the transaction must abort."""
+def _send(
+    home: Home,
+    producer: Producer,
+    chosen: random.Random,
+    values: list[str],
+    topics: Sequence[str],
+    counted: _Counted | None,
+) -> bool:
+    """Produce to all topics; False if the store has failed and the transaction must abort."""
     try:
         for record, value in enumerate(values):
-            topic = SOURCES[record % len(SOURCES)]
+            topic = topics[record % len(topics)]
             producer.produce(topic, value, partition=chosen.randrange(PARTITIONS))
+        if counted is not None:
+            position = TopicPartition(COUNTED, 0, counted.position + 1)
+            producer.send_offsets_to_transaction([position], counted.group)
         if chosen.random() < 0.5:
             producer.flush()
+    except IllegalGenerationError:
+        # Of a zombie: its successor's generation counts. Deferred transactions meet no other fence.
+        raise
     except TxnLogError as error:
         if error.fatal or not home.is_faulty:
             raise

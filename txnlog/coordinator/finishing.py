@@ -341,12 +341,15 @@ def _transact_with_others(
     helping.rows = []
     refresh, guesses = partial(helping.refresh, is_published), not helping.is_contended
     try:
-        return log.transact(decide, refresh=refresh, guesses=guesses)
+        made = log.transact(decide, refresh=refresh, guesses=guesses)
     except InvalidCommitError:
         if not helping.rows:
             raise
         helping.leave_rows()
         return log.transact(decide)
+    if helping.rows:
+        reach("helping.after")
+    return made
 
 
 def _write_offsets(root: Root, row: TransactionMetadata, reading: Reading) -> bool:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
+from txnlog.process.failpoint import reach
 from txnlog.process.failures import Failures, caught
 from txnlog.protocol.helping import helps, unmarked, wait_for_helper_ms
 from txnlog.protocol.metadata import ProducerIdAndEpoch, TransactionMetadata
@@ -104,6 +105,8 @@ class Helping:
         self.rows = [row for row in found if row.transaction not in self._old]
         self.reading = reading
         self._waiting = max(1.0, len(self.rows), 0.7 * self._waiting)
+        if self.rows:
+            reach("helping.rows")
 
     def _read_shards(self) -> None:
         """A shard that cannot be read is left out: its owners publish for themselves."""
