@@ -168,7 +168,7 @@ def _cluster(options: Config) -> Cluster:
 def stage_rows(
     options: Config, cluster_id: str, rows: Iterator[pa.RecordBatch], *, tasks_before: int = 0
 ) -> StagedRows:
-    """Stage one task's rows, which this thread receives and another one stages.
+    """Stage one task's rows, which another thread receives.
 
     `tasks_before` are other tasks of the same commit, in earlier jobs.
     """

@@ -69,15 +69,25 @@ def test_all_batches_come_in_order(count: int, waiting_bytes: int) -> None:
 
 
 def test_one_batch_needs_no_thread() -> None:
-    """A small micro-batch has one, and a thread would cost more than it."""
+    """A small micro-batch has one, and a thread would cost more than it.
+
+    All are consumed in the caller's thread, where a worker's next task uses their memory again.
+    """
+    receivers: list[int] = []
+
+    def received(count: int) -> Iterator[pa.RecordBatch]:
+        for one in batches(count):
+            receivers.append(threading.get_ident())
+            yield one
 
     def consume(found: Iterable[pa.RecordBatch]) -> tuple[int, list[int]]:
         return threading.get_ident(), numbers(found)
 
-    assert consume_beside(batches(1), consume) == (threading.get_ident(), [0])
-    thread, found = consume_beside(batches(2), consume)
-    assert thread != threading.get_ident()
-    assert found == [0, 1]
+    here = threading.get_ident()
+    assert consume_beside(received(1), consume) == (here, [0])
+    assert consume_beside(received(3), consume) == (here, [0, 1, 2])
+    assert receivers[:3] == [here] * 3
+    assert receivers[3] != here
 
 
 class Lead:
@@ -133,7 +143,7 @@ def test_error_of_the_consumer_reaches_the_caller_who_receives_no_more(
     assert len(made) <= 4
 
 
-def test_error_of_the_caller_ends_the_consumer() -> None:
+def test_error_of_receiving_ends_the_consumer() -> None:
     """Spark raises when its connection breaks or the task is killed; nothing more is staged."""
     seen: list[BaseException] = []
     taken: list[int] = []

@@ -61,7 +61,7 @@ def test_rows_of_each_partition_stay_in_order(cluster: Cluster, stage: Stage) ->
 
 @pytest.mark.parametrize("bad", [0, 1, 2, BATCHES - 1])
 def test_error_of_a_row_names_task_and_row_and_ends_the_task(stage: Stage, bad: int) -> None:
-    """Raised where Spark sees it, without a line of the other thread."""
+    """Raised where Spark sees it, by its own thread."""
 
     def rows() -> Iterator[pa.RecordBatch]:
         for number in range(BATCHES):

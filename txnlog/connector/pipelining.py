@@ -5,8 +5,10 @@ thread receives the next one only when it has finished with the last one. So eac
 the other, above all on a machine with other work. pyarrow and numpy release the interpreter's lock
 while they encode, compress, copy and write; so does zlib while it computes a checksum.
 
-What waits between the threads is bounded in bytes. When one of them fails, the other one ends at
-its next batch and is waited for, and the error is raised in the task's own thread.
+The task's own thread is the one that works: memory that it frees is there for the worker's next
+task, while Arrow's allocator gives each new thread 32 MiB of its own. What waits between the
+threads is bounded in bytes. When one of them fails, the other one ends at its next batch and is
+waited for, and the error is raised in the task's own thread.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ def consume_beside(
     *,
     waiting_bytes: int = WAITING_BYTES,
 ) -> R:
-    """`consume(batches)`, in a thread of its own while this one receives the next batches.
+    """`consume(batches)`, while a thread of its own receives the next batches.
 
     Without a second batch all happens in this thread. Raises what either raises, an error of
     `consume` when the next batch comes, which is then dropped.
@@ -85,33 +87,25 @@ def consume_beside(
     if len(first) < 2:
         return consume(first)
     handover = _Handover(waiting_bytes)
-    results: list[R] = []
-    errors: list[BaseException] = []
 
-    def work() -> None:
+    def receive() -> None:
         try:
-            results.append(consume(handover))
+            for batch in chain(first, received):
+                if not handover.give(batch):
+                    return
         except BaseException as error:
-            errors.append(error)
-        finally:
-            handover.stop()
+            handover.end(error)
+        else:
+            handover.end()
 
-    thread = Thread(target=work, name="txnlog-consume", daemon=True)
+    thread = Thread(target=receive, name="txnlog-receive", daemon=True)
     if not _started(thread):
         return consume(chain(first, received))
     try:
-        for batch in chain(first, received):
-            if not handover.give(batch):
-                break
-    except BaseException as error:
-        handover.end(error)
+        return consume(handover)
+    finally:
+        handover.stop()
         thread.join()
-        raise
-    handover.end()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
 
 
 def _started(thread: Thread) -> bool:
