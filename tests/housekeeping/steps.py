@@ -7,6 +7,7 @@ import msgspec
 from tests.world import MINUTE_MS, PLAIN, TOPICS, process, staged
 from txnlog.cluster import Cluster
 from txnlog.housekeeping.age_gate import AgeGate
+from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.housekeeping.log_cleanup import LogCleanup
 from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.housekeeping.vacuum import Vacuum
@@ -107,3 +108,11 @@ def expire_row(cluster: Cluster, transactional_id: str) -> None:
 def vacuum(shared: SharedMemory, *, age_ms: int = WEEK_MS) -> int:
     """How many files a vacuum by a process of its own deletes."""
     return Vacuum(process(shared, settings=SHORT), age_ms=age_ms).run()
+
+
+def keep(shared: SharedMemory, keeper: Housekeeper, duration_ms: int) -> None:
+    """Run a housekeeper for this time."""
+    end_ms = shared.clock.boot_ms() + duration_ms
+    while shared.clock.boot_ms() < end_ms:
+        wait_ms = keeper.step()
+        shared.clock.advance_ms(min(wait_ms, end_ms - shared.clock.boot_ms()))

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cases import Some
 from tests.faults import Trial, cuts
+from tests.housekeeping.steps import keep
 from tests.world import (
     CRASHES,
     MINUTE_MS,
@@ -36,7 +37,7 @@ from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
 from txnlog.protocol.metadata import LastBatch, Owner, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.storage.store import clock_watch
-from txnlog.testing.faults import Fault, SharedMemory, SkewedClock
+from txnlog.testing.faults import Fault, SkewedClock
 from txnlog.testing.invariants import check_cluster
 
 DAY_MS = 24 * 60 * MINUTE_MS
@@ -51,14 +52,6 @@ SELDOM = HousekeepingSettings(
 )
 """Days pass in fewer steps."""
 FOREVER = {"retention.ms": "-1"}
-
-
-def keep(shared: SharedMemory, keeper: Housekeeper, duration_ms: int) -> None:
-    """Run a housekeeper for this time."""
-    end_ms = shared.clock.boot_ms() + duration_ms
-    while shared.clock.boot_ms() < end_ms:
-        wait_ms = keeper.step()
-        shared.clock.advance_ms(min(wait_ms, end_ms - shared.clock.boot_ms()))
 
 
 def ids(cluster: Cluster) -> list[str]:
@@ -127,30 +120,6 @@ def test_housekeeper_empties_a_group_all_of_whose_members_died() -> None:
     assert alive is not None
     assert len(alive.members) == 1
     check_cluster(process(shared))
-
-
-@pytest.mark.parametrize("once", [False, True])
-def test_offsets_that_cannot_be_read_keep_no_dead_members_elsewhere(once: bool) -> None:
-    """Dead members stayed in every group while one shard could not be read (R37)."""
-    shared = world(groups=(), offsets_shards=2)
-    cluster = process(shared)
-    names = {cluster.offsets_shard_of(name): name for name in ("a", "b", "c", "d")}
-    for name in names.values():
-        dead = Consumer({"group.id": name}, cluster=process(shared), background=False)
-        dead.subscribe(["orders"])
-        dead.poll(0)
-    keeping = process(shared)
-    faults(keeping).plan = lambda verb, path: (
-        Fault.DENY if path.startswith("__consumer_offsets-0/") else Fault.NONE
-    )
-    keeper = Housekeeper(keeping)
-    for _ in range(2 if once else 0):
-        with pytest.raises(StorePermissionError):
-            keeper.run_once()
-        shared.clock.advance_ms(2 * MINUTE_MS)
-    keep(shared, keeper, 0 if once else 2 * MINUTE_MS)
-    groups = {number: process(shared).groups.describe(name) for number, name in names.items()}
-    assert [len(groups[number].members) for number in (0, 1)] == [1, 0]  # type: ignore[union-attr]
 
 
 def test_housekeeper_removes_probes_that_dead_processes_left() -> None:

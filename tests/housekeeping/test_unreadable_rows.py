@@ -9,26 +9,32 @@ from tests.admin.spoiled import (
     spoil,
     two,
 )
-from tests.housekeeping.steps import DAY_MS, FOREVER, names, written_both
+from tests.housekeeping.steps import DAY_MS, FOREVER, keep, names, written_both
 from tests.world import (
+    MINUTE_MS,
     TOPICS,
     both,
     consumed,
     eager,
+    faults,
     owned,
     process,
     visible,
+    world,
 )
 from txnlog.admin import AbortTransactionSpec
+from txnlog.consumer import Consumer
 from txnlog.coordinator.finishing import complete
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import (
     CorruptLogError,
+    StorePermissionError,
 )
 from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.messages import TopicPartition
+from txnlog.testing.faults import Fault
 
 
 def test_sweeper_settles_the_others_and_logs_once() -> None:
@@ -137,3 +143,27 @@ def test_hanging_data_of_an_unreadable_row_is_not_aborted() -> None:
     admin(process(shared)).delete_transactions(["tx"])["tx"].result()
     admin(process(shared)).abort_transaction(spec).result()
     assert visible(process(shared), "open") == (False, False)
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_offsets_that_cannot_be_read_keep_no_dead_members_elsewhere(once: bool) -> None:
+    """Dead members stayed in every group while one shard could not be read (R37)."""
+    shared = world(groups=(), offsets_shards=2)
+    cluster = process(shared)
+    names = {cluster.offsets_shard_of(name): name for name in ("a", "b", "c", "d")}
+    for name in names.values():
+        dead = Consumer({"group.id": name}, cluster=process(shared), background=False)
+        dead.subscribe(["orders"])
+        dead.poll(0)
+    keeping = process(shared)
+    faults(keeping).plan = lambda verb, path: (
+        Fault.DENY if path.startswith("__consumer_offsets-0/") else Fault.NONE
+    )
+    keeper = Housekeeper(keeping)
+    for _ in range(2 if once else 0):
+        with pytest.raises(StorePermissionError):
+            keeper.run_once()
+        shared.clock.advance_ms(2 * MINUTE_MS)
+    keep(shared, keeper, 0 if once else 2 * MINUTE_MS)
+    groups = {number: process(shared).groups.describe(name) for number, name in names.items()}
+    assert [len(groups[number].members) for number in (0, 1)] == [1, 0]  # type: ignore[union-attr]

@@ -296,7 +296,7 @@ class StandIn:
         version: str = "4.2.0",
         rows: Exception | None = None,
     ) -> None:
-        self.read = self
+        self.read = self.conf = self
         self.version = version
         self._error = error
         self._rows = rows
@@ -320,6 +320,15 @@ class StandIn:
     def head(self, rows: int) -> None:
         if self._rows is not None:
             raise self._rows
+
+    def get(self, name: str, default: None) -> None:
+        return default
+
+    def set(self, name: str, value: str) -> None:
+        pass
+
+    def unset(self, name: str) -> None:
+        pass
 
     def where(self, condition: str) -> StandIn:
         return self

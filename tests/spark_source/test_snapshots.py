@@ -121,7 +121,8 @@ def test_views_show_enlisted_tables_of_the_snapshot(
     assert set(views.names) == {"silver.ids", CONSUMER_OFFSETS}
     views.drop()
     shutil.rmtree(url)
-    write_deltalake(url, pa.table({"id": [3]}))
+    for number in (3, 4):
+        write_deltalake(url, pa.table({"id": [number]}), mode="append")
     with pytest.raises(SnapshotNotFoundError, match="another table was made there"):
         create_views(spark, topics.root, topics=["silver.ids"], snapshot="kept")
     without = topics.cluster.snapshot()

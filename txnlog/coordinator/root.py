@@ -168,21 +168,13 @@ class Root:
         is_there = number in self._offsets or offsets_table(number) in self._created()
         return self.offsets_shard(number) if is_there else None
 
-    def offsets_shards(self) -> list[OffsetsLog]:
-        """The shards of the consumer offsets that any process has created, by number.
-
-        Tailed to their heads, together.
-        """
-        failures = _reading_tables()
-        found = self.tail_offsets(failures)
-        failures.check()
-        return found
-
-    def tail_offsets(self, failures: Failures) -> list[OffsetsLog]:
-        """Those of them that can be read."""
+    def offsets_shards(self, failures: Failures | None = None) -> list[OffsetsLog]:
+        """Those of the consumer offsets, tailed together; with `failures` those it can read."""
         numbers = self._numbers(offsets_table, self.offsets_shards_count)
         tails = self._tails(offsets_table, numbers, self._offsets, self.offsets_shard)
-        return failures.together(self.store.together, tails)
+        if failures is not None:
+            return failures.together(self.store.together, tails)
+        return self._read_together(tails)
 
     def known_offsets_shards(self) -> list[OffsetsLog]:
         """The same, of those that the last read of `__cluster` has shown."""
@@ -242,7 +234,7 @@ class Root:
         ]
 
     def _read_together(self, reads: Iterable[tuple[str, Callable[[], T]]]) -> list[T]:
-        failures = _reading_tables()
+        failures = Failures("Reading tables", logging.DEBUG)
         found = failures.together(self.store.together, list(reads))
         failures.check()
         return found
@@ -454,10 +446,6 @@ class Root:
         """How long no lease has changed, at least, by the store's clock."""
         with self._opening:
             return self.store.now_ms() - self._meta.leases_changed_ms()
-
-
-def _reading_tables() -> Failures:
-    return Failures("Reading tables", logging.DEBUG)
 
 
 def by_shard(

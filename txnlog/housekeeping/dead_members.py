@@ -65,7 +65,7 @@ class DeadMembers:
 
     def _groups(self, failures: Failures) -> dict[str, Group]:
         """The groups with members, refreshed."""
-        logs = self._cluster.tail_offsets(failures)
+        logs = self._cluster.offsets_shards(failures)
         found = [group for log in logs for group in log.view.rows.values()]
         return {group.group_id: group for group in found if group.members}
 

@@ -70,13 +70,11 @@ class VerifyPass:
         self._earlier: dict[tuple[int, str, str], tuple[int, int]] = {}
         self._parts: list[DecidedPart] = []
         self._shards: Sequence[int] = ()
-        self._shards_count = 0
         self._offsets_shards: Sequence[int] = ()
-        self._offsets_count = 0
         self._unfinished: Collection[str] = ()
         self._without: set[str] = set()
         self._copied: Mapping[str, int] = {}
-        self._count = 0
+        self._shards_count = self._offsets_count = self._count = 0
         self.found = Verification()
         self.undecided: list[Finding] = []
         """What needs no second look: it is no damage, and nothing under way explains it."""
@@ -399,7 +397,6 @@ class VerifyPass:
         if is_complete:
             across.check_tickets(groups_after, rows, findings, shards=self._offsets_count)
         self._producer_ids()
-        # Without the id it is not known how the txns are named.
         for url, parts in by_table(self._parts if self._cluster_id else ()).items():
             check = partial(check_publications, self._store, url, self._cluster_id, parts, findings)
             self._guarded(url, check)

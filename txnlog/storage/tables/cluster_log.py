@@ -412,9 +412,7 @@ class ClusterLog:
         return LeaseReading(self._lease(f"lease.{name}"), changed_ms, told, told_ms)
 
     def leases_changed_ms(self) -> int:
-        """When the newest change of a lease that was read was written, or later, by the store's
-        clock: other commits are many.
-        """
+        """When the newest change of a lease was written, or later: other commits are many."""
         return self._shown_ms(self._view.lease_version)
 
     def _shown_ms(self, version: int) -> int:
