@@ -43,7 +43,7 @@ class Processes:
 
     def _start(self, role: str, name: str) -> subprocess.Popen[bytes]:
         # Who takes snapshots comes first: else seven writers fill the disk meanwhile.
-        command = ["nice", "-n", "10", sys.executable, "-m", "tests.soak.moving"]
+        command = ["nice", "-n", "3", sys.executable, "-m", "tests.soak.moving"]
         command += [role, str(self._root), name]
         return subprocess.Popen(command, stdout=self._log, stderr=self._log)
 
