@@ -61,7 +61,8 @@ class Compactor:
         self._clock = cluster.store.clock
         self._dedupe_buffer_bytes = dedupe_buffer_bytes
         self._planned: dict[str, _Planned] = {}
-        self._failed: dict[str, tuple[int, int, TxnLogError]] = {}
+        self._failed: dict[tuple[str, str, str], tuple[int, int, TxnLogError]] = {}
+        """By topic, its id, and partition or pass: until when, the pause, the error."""
         self._round: Iterator[int] | None = None
 
     def step(self, budget_ms: int | None = None) -> int:
@@ -98,6 +99,7 @@ class Compactor:
     def _work(self) -> Iterator[int]:
         names = self._cluster.topic_names()
         self._planned = {name: self._planned[name] for name in names if name in self._planned}
+        self._failed = {place: one for place, one in self._failed.items() if place[0] in names}
         failures = Failures("Compaction", logging.DEBUG)
         found: list[TopicLog] = []
         parts = [(f"topic {name!r}", self._existing(name, found)) for name in names]
@@ -142,7 +144,7 @@ class Compactor:
         yield from _each(
             (
                 f"partition {p}",
-                self._apart(f"{log.name}-{p}", self._merge(log, p, planned, before_offset=end)),
+                self._apart(log, f"{p}", self._merge(log, p, planned, before_offset=end)),
             )
             for p, end in enumerate(ends)
         )
@@ -151,15 +153,16 @@ class Compactor:
     def _key_passes(self, log: TopicLog) -> Iterator[int]:
         if is_compacted(log.config):
             yield from _each(
-                (f"partition {p}", self._apart(f"{log.name}-{p}/keys", self._key_compact(log, p)))
+                (f"partition {p}", self._apart(log, f"{p}/keys", self._key_compact(log, p)))
                 for p in range(log.partitions)
             )
 
-    def _apart(self, place: str, work: Iterator[int]) -> Iterator[int]:
+    def _apart(self, log: TopicLog, part: str, work: Iterator[int]) -> Iterator[int]:
         """Do the work, unless it failed a short time ago, as at a damaged file: that error again.
 
         Each attempt reads, and writes, all before; so the next one waits for twice as long.
         """
+        place = log.name, log.topic_id, part
         until_ms, pause_ms, known = self._failed.get(place, (0, RETRY_MS // 2, None))
         if known is not None and self._clock.boot_ms() < until_ms:
             raise known.replace()
