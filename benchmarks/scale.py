@@ -13,7 +13,7 @@ class Scale:
 
     With `make bench-peers` each peer has its own session, warmed up by `peer_warm_ups` rounds; of
     `peer_runs` in each turn the last one counts, since Spark ends Python workers after an idle
-    minute. The Python clients, which are fast, have `client_rounds`.
+    minute.
 
     `cores` are the tasks that a session runs at once, `files` those of a micro-batch's input, a
     task each, `partitions` those of sink's and source's topics.
@@ -22,7 +22,6 @@ class Scale:
     rounds: int
     peer_warm_ups: int
     peer_runs: int
-    client_rounds: int
     transactions: int
     tails: int
     client_transactions: int
@@ -57,10 +56,9 @@ class Scale:
 
 
 FULL = Scale(
-    rounds=3,
+    rounds=5,
     peer_warm_ups=2,
     peer_runs=2,
-    client_rounds=5,
     transactions=10_000,
     tails=500,
     client_transactions=2_000,
@@ -90,7 +88,6 @@ QUICK = Scale(
     rounds=1,
     peer_warm_ups=1,
     peer_runs=1,
-    client_rounds=1,
     transactions=300,
     tails=10,
     client_transactions=20,

@@ -65,7 +65,7 @@ def _compared(
         times[peer].append(found)
         return [found["transactions/s"]]
 
-    rates = take_turns({peer: partial(run, peer) for peer in call}, scale.client_rounds)
+    rates = take_turns({peer: partial(run, peer) for peer in call}, scale.rounds)
     transactions = scale.client_transactions + scale.client_transactions // 10
     compared = Comparison(name=f"{name}: transactions", unit="1/s", runs=rates)
     return [
