@@ -25,7 +25,7 @@ from txnlog.connector.spark_delta import (
     spark_url,
     why_no_delta,
 )
-from txnlog.coordinator.snapshots import table_at, table_in, topic_at
+from txnlog.coordinator.snapshots import check_of_root, table_at, table_in, topic_at
 from txnlog.errors import ConfigError, StorageError
 from txnlog.protocol.batches import COMMITTED, NONE
 from txnlog.protocol.snapshots import Snapshot, TableVersion
@@ -219,6 +219,7 @@ def create_views(
     reads = _reads(spark, root, storage_options, spark_root, include_headers)
     if not isinstance(snapshot, str | None):
         reads = replace(reads, snapshot=arguments.one_of("snapshot", snapshot, Snapshot))
+        check_of_root(reads.cluster, snapshot)
     views = Views(reads, topics, prefix, snapshot)
     views.refresh()
     return views

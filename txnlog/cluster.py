@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.pins import drop_snapshot, find_snapshot, keep_snapshot
 from txnlog.coordinator.root import Root
-from txnlog.coordinator.snapshots import rows_of_table, take_snapshot, topic_at
+from txnlog.coordinator.snapshots import check_of_root, rows_of_table, take_snapshot, topic_at
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.coordinator.transactions import TransactionCoordinator
 from txnlog.errors import (
@@ -365,6 +365,7 @@ class Cluster(Root):
         if isinstance(snapshot, str):
             return self.find_snapshot(snapshot)
         found: Snapshot = arguments.one_of("snapshot", snapshot, Snapshot)
+        check_of_root(self, found)
         return found
 
     # -- deletion --------------------------------------------------------------------------------

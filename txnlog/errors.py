@@ -188,7 +188,9 @@ class UnknownTopicOrPartitionError(TxnLogError):
 
 
 class SnapshotNotFoundError(TxnLogError):
-    """No snapshot has this name, or it has expired; or the logs no longer show what it has."""
+    """No snapshot has this name, it has expired, or is of another root; or the logs no longer show
+    what it has.
+    """
 
     code = 91
 

@@ -44,7 +44,7 @@ from txnlog.consumer import Consumer
 from txnlog.errors import InvalidCommitError, TxnLogError, UnexpectedError
 from txnlog.messages import TopicPartition
 from txnlog.producer import Producer
-from txnlog.protocol.snapshots import Snapshot, TopicVersion
+from txnlog.protocol.snapshots import Snapshot
 from txnlog.protocol.states import TransactionState
 from txnlog.settings.table import SETTINGS, SPARK
 from txnlog.storage.batches.records import HEADERS_TYPE
@@ -207,7 +207,7 @@ PARAMETERS: Mapping[str, st.SearchStrategy[Any]] = {
             stuck_ms=mostly(0, 5),
         )
     ),
-    "snapshot": mostly(None, "n", Snapshot(at_ms=0, topics={"orders": TopicVersion(version=1)})),
+    "snapshot": mostly(None, "n", Snapshot(cluster_id="", at_ms=0, topics={})),
     "state": mostly(None, "1:1"),
     "states": several(mostly(*TransactionState, *ConsumerGroupState)),
     "table": table,

@@ -338,6 +338,12 @@ def test_named_snapshot_is_found_by_every_process_until_it_is_dropped_or_expires
         other.drop_snapshot("nightly")
 
 
+def test_snapshot_of_another_root_is_refused() -> None:
+    other = process(world())
+    with pytest.raises(SnapshotNotFoundError, match="of another root"):
+        other.read(TOPICS[0], snapshot=process(world()).snapshot())
+
+
 @pytest.mark.parametrize("fault", [*CRASHES, *ERRORS], ids=lambda fault: fault.value)
 @pytest.mark.parametrize("act", ["create", "drop"])
 def test_named_snapshot_is_there_or_not_whatever_call_fails(act: str, fault: object) -> None:

@@ -393,7 +393,7 @@ class Snapshots:
         is_after = is_taken_over(self._unmoved(state), later.values())
         if is_after and NO_TICKETS not in self._broken:
             return self._begin_again(state)
-        snapshot = Snapshot(at_ms=0, topics={}, offsets=self._offsets(state))
+        snapshot = Snapshot(cluster_id="", at_ms=0, topics={}, offsets=self._offsets(state))
         for at, topic in enumerate(self._topics):
             if topic in state.missing and BLOCKED_SHOWN not in self._broken:
                 continue

@@ -87,7 +87,8 @@ def test_views_show_the_snapshot(spark: SparkSession, kept) -> None:
     views.drop()
     version = kept.cluster.topic("t").log.version
     one = TopicVersion(version=version, excluded=(ProducerIdAndEpoch(7, 0),))
-    views = create_views(spark, kept.root, snapshot=Snapshot(at_ms=0, topics={"t": one}))
+    snapshot = Snapshot(cluster_id=kept.cluster.cluster_id, at_ms=0, topics={"t": one})
+    views = create_views(spark, kept.root, snapshot=snapshot)
     ask = "SELECT cast(value AS string) FROM t ORDER BY 1"
     assert [row[0] for row in spark.sql(ask).collect()] == ["a", "c", "d"]
     views.drop()

@@ -151,7 +151,11 @@ class CopyTarget:
         self._write_rows(snapshot, versions, newest)
         self._give_out_above(self._origin.producer_ids_end - 1)
         return Snapshot(
-            at_ms=snapshot.at_ms, topics=versions, offsets=self._offsets, shards=self._shards
+            cluster_id=self.root.cluster_id,
+            at_ms=snapshot.at_ms,
+            topics=versions,
+            offsets=self._offsets,
+            shards=self._shards,
         )
 
     def _write_topic(self, name: str, wanted: CopiedTopic) -> int:

@@ -142,6 +142,7 @@ def _try(root: Root, decisions: _Decisions, with_tables: bool) -> Snapshot | Non
     if tables is None:
         return None
     return Snapshot(
+        cluster_id=root.cluster_id,
         at_ms=at_ms,
         topics=versions,
         tables=tables,
@@ -381,6 +382,15 @@ def _tailed_table(root: Root, name: str, table: EnlistedTable) -> TableState | T
 
 
 # -- reading ---------------------------------------------------------------------------------------
+
+
+def check_of_root(root: Root, snapshot: Snapshot) -> None:
+    """Raises SnapshotNotFoundError: versions of one root say nothing about another one."""
+    if snapshot.cluster_id != root.cluster_id:
+        raise SnapshotNotFoundError(
+            f"The snapshot is of another root, of cluster id {snapshot.cluster_id!r}; that of "
+            f"{root.root} is {root.cluster_id!r}. Take one of this root."
+        )
 
 
 def topic_at(root: Root, name: str, snapshot: Snapshot) -> TopicLog:

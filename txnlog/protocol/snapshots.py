@@ -85,13 +85,15 @@ class TableVersion(JsonObject, frozen=True, kw_only=True):
 
 
 class Snapshot(JsonObject, frozen=True, kw_only=True):
-    """One state of a root: every topic and enlisted table by name, the offsets of every group.
+    """One state of the root with this cluster id: every topic and enlisted table by name, the
+    offsets of every group.
 
     `at_ms` is when it was begun, by the store's clock. `missing`: tables that it does not have, and
     why. `shards`, only if it was taken without tables: the version of each row table; what has been
     decided in those of the transaction log is shown, and nothing later.
     """
 
+    cluster_id: str
     at_ms: Int64
     topics: dict[str, TopicVersion]
     tables: dict[str, TableVersion] = msgspec.field(default_factory=dict)
