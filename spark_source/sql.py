@@ -25,7 +25,7 @@ from txnlog.connector.spark_delta import (
     spark_url,
     why_no_delta,
 )
-from txnlog.coordinator.snapshots import check_of_root, table_at, table_in, topic_at
+from txnlog.coordinator.versions import check_of_root, table_at, table_in, topic_at
 from txnlog.errors import ConfigError, StorageError
 from txnlog.protocol.batches import COMMITTED, NONE
 from txnlog.protocol.snapshots import Snapshot, TableVersion

@@ -19,7 +19,7 @@ from spark_source.positions import (
 )
 from spark_source.settings import ERROR, SourceSettings, Times
 from txnlog.cluster import Cluster
-from txnlog.coordinator.snapshots import topic_at
+from txnlog.coordinator.versions import topic_at
 from txnlog.errors import ConfigError, TxnLogError, UnknownTopicOrPartitionError
 from txnlog.process.failures import Failures
 from txnlog.protocol.group_metadata import Positions

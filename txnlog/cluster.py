@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.pins import drop_snapshot, find_snapshot, keep_snapshot
 from txnlog.coordinator.root import Root
-from txnlog.coordinator.snapshots import check_of_root, rows_of_table, take_snapshot, topic_at
+from txnlog.coordinator.snapshots import take_snapshot
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.coordinator.transactions import TransactionCoordinator
+from txnlog.coordinator.versions import check_of_root, rows_of_table, topic_at
 from txnlog.errors import (
     ConfigError,
     CorruptLogError,

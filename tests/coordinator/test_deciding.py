@@ -42,10 +42,10 @@ from txnlog.admin.transactions import (
     fence_producer,
 )
 from txnlog.coordinator.finishing import finish
-from txnlog.coordinator.snapshots import topic_at
 from txnlog.coordinator.staged_files import Staging
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.coordinator.tables import check_files
+from txnlog.coordinator.versions import topic_at
 from txnlog.errors import CorruptLogError, LogGapError
 from txnlog.protocol.enlisted.actions import ChangesFile, DeletionVector
 from txnlog.protocol.metadata import LastBatch

@@ -26,7 +26,7 @@ from txnlog.coordinator import copies
 from txnlog.coordinator.copies import check_apart
 from txnlog.coordinator.pins import renew_snapshot
 from txnlog.coordinator.root import Root
-from txnlog.coordinator.snapshots import topic_at
+from txnlog.coordinator.versions import topic_at
 from txnlog.errors import (
     ConcurrentTransactionsError,
     ConfigError,

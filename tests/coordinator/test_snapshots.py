@@ -29,7 +29,8 @@ from tests.world import (
 from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.pins import kept_snapshots, renew_snapshot
-from txnlog.coordinator.snapshots import TRIES_MAX, topic_at
+from txnlog.coordinator.snapshots import TRIES_MAX
+from txnlog.coordinator.versions import topic_at
 from txnlog.errors import (
     ConcurrentTransactionsError,
     ConfigError,

@@ -46,10 +46,10 @@ from tests.world import (
 )
 from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import finish
-from txnlog.coordinator.snapshots import topic_at
 from txnlog.coordinator.staged_files import Staging
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.coordinator.tables import TableChange
+from txnlog.coordinator.versions import topic_at
 from txnlog.errors import CorruptLogError, TableChangedError
 from txnlog.protocol.states import TransactionState
 from txnlog.storage.delta.delta_log import LogSettings

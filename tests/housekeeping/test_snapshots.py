@@ -10,7 +10,7 @@ from tests.housekeeping.steps import DAY_MS, HOUR_MS, SHORT, WEEK_MS, names, vac
 from tests.world import PLAIN, eager, owned, process, world
 from txnlog.cluster import Cluster
 from txnlog.coordinator.pins import remove_expired
-from txnlog.coordinator.snapshots import topic_at
+from txnlog.coordinator.versions import topic_at
 from txnlog.errors import CorruptLogError, SnapshotNotFoundError
 from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.housekeeping.log_cleanup import LogCleanup

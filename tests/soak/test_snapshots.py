@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 from tests.soak.moving import COPIED, GROUP, MOVED, PIPED, TABLES, amounts
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
-from txnlog.coordinator.snapshots import topic_at
+from txnlog.coordinator.versions import topic_at
 from txnlog.protocol.snapshots import Snapshot
 from txnlog.protocol.topics import TopicState
 from txnlog.testing.counts import count

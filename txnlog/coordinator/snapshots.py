@@ -1,4 +1,4 @@
-"""Taking a snapshot of a root, and opening a topic as it shows it.
+"""Taking a snapshot of a root.
 
 txnlog.protocol.snapshots decides, and says in which order what is read.
 """
@@ -9,25 +9,19 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from txnlog.coordinator.finishing import publish
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.tables import check_same
-from txnlog.coordinator.versions import topic_at_version
 from txnlog.errors import (
     ConcurrentTransactionsError,
-    CorruptLogError,
     ForeignTableError,
-    ObjectNotFoundError,
-    SnapshotNotFoundError,
     TxnLogError,
-    UnknownTableError,
-    UnknownTopicOrPartitionError,
 )
 from txnlog.process.failures import Failures, caught, parts_of
 from txnlog.protocol.enlisted.actions import TableState
-from txnlog.protocol.enlisted.registry import EnlistedTable, find_enlisted
+from txnlog.protocol.enlisted.registry import EnlistedTable
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import ProducerIdAndEpoch, TransactionMetadata
 from txnlog.protocol.snapshots import (
@@ -35,6 +29,7 @@ from txnlog.protocol.snapshots import (
     Snapshot,
     TableVersion,
     TopicRead,
+    TopicVersion,
     decided,
     drawn_in,
     is_past,
@@ -47,15 +42,8 @@ from txnlog.protocol.snapshots import (
     without_part,
 )
 from txnlog.protocol.topics import may_be_topic
-from txnlog.storage.delta.as_of import StoreAtVersions
-from txnlog.storage.tables.enlisted_reader import EnlistedReader
-from txnlog.storage.tables.enlisted_rows import read_table
 from txnlog.storage.tables.row_log import TransactionLog, UnreadableRow
 from txnlog.storage.tables.topic_log import TopicLog
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
 logger = logging.getLogger("txnlog")
 
@@ -130,16 +118,9 @@ def _try(root: Root, decisions: _Decisions, with_tables: bool) -> Snapshot | Non
         new = {one for one in carried - rows.keys() if root.offsets_shard_of(one) == shard.number}
         readable = _readable(rows, new, shard.view.rows.unreadable)
         offsets |= offsets_of(readable, markers, unmoved.values())
-    versions = {}
-    for name, topic in heads.topics.items():
-        log = topic.log
-        found = TopicRead(topic.view, log.version, log.removed_at, before.get(name, -1))
-        one = version_of(name, found, later.values())
-        if one is None or is_past(offsets, name, topic.view, one):
-            return None
-        versions[name] = one
+    versions = _topic_versions(heads, before, offsets, later.values())
     tables = _table_versions(root, heads, later.values())
-    if tables is None:
+    if versions is None or tables is None:
         return None
     return Snapshot(
         cluster_id=root.cluster_id,
@@ -173,6 +154,24 @@ def _readable(
         logger.warning("Group %r cannot be read: it is in no snapshot", group_id)
     rows = {**rows, **{group_id: Group(group_id=group_id) for group_id in new}}
     return {group_id: row for group_id, row in rows.items() if group_id not in unreadable}
+
+
+def _topic_versions(
+    heads: _Heads,
+    before: Mapping[str, int],
+    offsets: Offsets,
+    later: Collection[TransactionMetadata],
+) -> dict[str, TopicVersion] | None:
+    """Each topic without what was decided `later`; None: begin again."""
+    versions = {}
+    for name, topic in heads.topics.items():
+        log = topic.log
+        found = TopicRead(topic.view, log.version, log.removed_at, before.get(name, -1))
+        one = version_of(name, found, later)
+        if one is None or is_past(offsets, name, topic.view, one):
+            return None
+        versions[name] = one
+    return versions
 
 
 def _table_versions(
@@ -379,92 +378,3 @@ def _tailed_table(root: Root, name: str, table: EnlistedTable) -> TableState | T
         return log.state
 
     return caught(tail, f"Reading table {name!r}")
-
-
-# -- reading ---------------------------------------------------------------------------------------
-
-
-def check_of_root(root: Root, snapshot: Snapshot) -> None:
-    """Raises SnapshotNotFoundError: versions of one root say nothing about another one."""
-    if snapshot.cluster_id != root.cluster_id:
-        raise SnapshotNotFoundError(
-            f"The snapshot is of another root, of cluster id {snapshot.cluster_id!r}; that of "
-            f"{root.root} is {root.cluster_id!r}. Take one of this root."
-        )
-
-
-def topic_at(root: Root, name: str, snapshot: Snapshot) -> TopicLog:
-    """The topic as a snapshot shows it: what it hides is not in the view.
-
-    Raises UnknownTopicOrPartitionError, SnapshotNotFoundError if the log no longer shows it.
-    """
-    one = snapshot.topics.get(name)
-    if one is None:
-        there = [*sorted(snapshot.topics), *(f"table {table}" for table in sorted(snapshot.tables))]
-        raise UnknownTopicOrPartitionError(
-            f"There is no topic {name!r} in the snapshot of {root.root}; there are: "
-            f"{', '.join(there) or 'none'}.",
-            topic=name,
-        )
-    log = topic_at_version(root, name, one.version)
-    log.view.remove([path for path, batch in log.view.by_path.items() if one.hides(batch)])
-    return log
-
-
-def rows_of_table(
-    root: Root,
-    name: str,
-    snapshot: Snapshot | None,
-    *,
-    columns: Sequence[str] | None,
-    filter: pc.Expression | None,
-) -> pa.Table:
-    """The rows of an enlisted table, as of now or as a snapshot shows it; see `read_table`.
-
-    Raises UnknownTableError, SnapshotNotFoundError if the table no longer shows that version.
-    """
-    if snapshot is None:
-        table = find_enlisted(root.enlisted(), name)
-        log = root.open_table(table.url)
-        log.refresh_files()
-        check_same(log, table)
-        return read_table(log, columns=columns, filter=filter)
-    one = table_in(root, name, snapshot)
-    try:
-        return read_table(table_at(root, one), columns=columns, filter=filter)
-    except ObjectNotFoundError as error:
-        raise _gone_table(one, error.message) from error
-
-
-def table_at(root: Root, one: TableVersion, *, files: bool = True) -> EnlistedReader:
-    """An enlisted table as a snapshot shows it; raises SnapshotNotFoundError."""
-    log = EnlistedReader(StoreAtVersions(root.open_table(one.url).store, {"": one.version}))
-    try:
-        (log.refresh_files if files else log.refresh)()
-    except (CorruptLogError, UnknownTableError) as error:
-        why = "its log was cleaned up." if isinstance(error, UnknownTableError) else error.message
-        raise _gone_table(one, why) from error
-    if log.state.version != one.version:
-        raise _gone_table(one, f"its log ends with {log.state.version}.")
-    if log.state.definition.metadata.id != one.table_id:
-        raise _gone_table(one, "another table was made there since.")
-    return log
-
-
-def table_in(root: Root, name: str, snapshot: Snapshot) -> TableVersion:
-    """A table of a snapshot. Raises UnknownTableError, which says why it is not there."""
-    if name not in snapshot.tables:
-        there = ", ".join(sorted(snapshot.tables)) or "none"
-        why = snapshot.missing.get(name, f"there are: {there}.")
-        raise UnknownTableError(
-            f"There is no table {name!r} in the snapshot of {root.root}: {why}", table=name
-        )
-    return snapshot.tables[name]
-
-
-def _gone_table(one: TableVersion, why: str) -> SnapshotNotFoundError:
-    return SnapshotNotFoundError(
-        f"{one.url} no longer has version {one.version}, which the snapshot shows: {why} How long "
-        "a table keeps its versions is up to its own properties and jobs.",
-        url=one.url,
-    )

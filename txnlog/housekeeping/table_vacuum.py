@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from txnlog.cluster import Cluster
 from txnlog.coordinator.pins import kept_snapshots
-from txnlog.coordinator.snapshots import table_at
 from txnlog.coordinator.tables import file_of
+from txnlog.coordinator.versions import table_at
 from txnlog.errors import SnapshotNotFoundError, UnknownTableError
 from txnlog.process.failures import Failures
 from txnlog.protocol.enlisted.actions import Definition, file_name, file_names
