@@ -29,6 +29,7 @@ from txnlog.protocol.membership import MembershipStatus, is_fenced, membership_s
 KEEPS_AFTER_A_GAP = "a member keeps its position whatever generations it has missed"
 
 RETURNS_AT_ONCE = "a partition comes back to who has just revoked it in the next generation"
+EXPELLED_KEEPS = "a member that was expelled rejoins under its id"
 EXPELLED_IS_NOBODY = "a commit does not ask for the partitions of a member that was expelled"
 
 NO_TXN: Pc = ("none",)
@@ -165,6 +166,8 @@ class CooperativeMembers(Members):
     def _keeps(self, group: Group | None, name: str, generation: int) -> bool:
         if KEEPS_AFTER_A_GAP in self.broken:
             return True
+        if EXPELLED_KEEPS in self.broken and group is not None and name not in group.members:
+            return group.generation == generation and name in group.assignment
         return keeps_partitions(group, member_id=name, generation=generation)
 
     def _part(self, group: Group, name: str) -> bool:

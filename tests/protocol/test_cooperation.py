@@ -6,7 +6,7 @@ import pytest
 
 from tests.protocol.group_row import Row, a_member, partitions_of
 from txnlog.errors import IllegalGenerationError
-from txnlog.protocol.cooperation import COOPERATIVE
+from txnlog.protocol.cooperation import COOPERATIVE, keeps_partitions
 from txnlog.protocol.membership import GroupObservation, is_assignment_outdated
 from txnlog.protocol.watching import Watch
 
@@ -48,6 +48,16 @@ def test_partition_whose_new_owner_has_gone_comes_back_one_generation_later() ->
     assert row.now.positions() == {"t": {partition: 7}}, "what A has sent, before it reads again"
     with pytest.raises(IllegalGenerationError):
         row.commit("A", 2, "t", partition, at=8)
+
+
+def test_member_that_is_expelled_while_it_revokes_has_lost_all() -> None:
+    """Joined again under its id, it would have revoked nothing: the partition came back at once,
+    where what it has sent in on_revoke could still be committed.
+    """
+    row, _ = handing_over()
+    assert keeps_partitions(row.now, member_id="A", generation=2)
+    expel(row, "A", "B")
+    assert not keeps_partitions(row.now, member_id="A", generation=2)
 
 
 def test_former_owner_commits_nothing_once_the_new_one_was_expelled() -> None:

@@ -43,14 +43,15 @@ def is_member_of(group: Group | None, member_id: str, *, after: int) -> bool:
 def keeps_partitions(group: Group | None, *, member_id: str, generation: int) -> bool:
     """Whether no other member can have got what this one was assigned in `generation`.
 
-    A row of an older generation is outdated. An expelled member keeps its partitions, without being
-    able to commit, until another generation begins; a replaced instance does not. To be asked of
-    each row that a member decides to rejoin by: later ones do not show what happened before.
+    A row of an older generation is outdated. A member that was expelled has lost all: joined again
+    under its id it could get back at once what it has just revoked, and its commits would count. To
+    be asked of each row that a member decides to rejoin by: later ones do not show what happened
+    before.
     """
     if group is None or group.generation < generation:
         return True
     if group.generation == generation:
-        return member_id in group.assignment
+        return member_id in group.assignment and member_id in group.members
     is_next = group.generation == generation + 1
     return is_next and is_member_of(group, member_id, after=generation)
 
