@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -25,7 +24,7 @@ from txnlog.errors import (
     TransactionalIdAuthorizationError,
     TxnLogError,
 )
-from txnlog.process.clock import Clock
+from txnlog.process.back_offs import BackOffs
 from txnlog.process.failures import Failures
 from txnlog.protocol.group_metadata import TicketHolder
 from txnlog.protocol.metadata import TransactionMetadata
@@ -53,7 +52,10 @@ class Sweeper:
         self._watch: Watch | None = None
         self._swept_ms: int | None = None
         self._reported: set[str] = set()
-        self._back_offs = _BackOffs(root.store.clock, interval_ms)
+        # Each attempt on a topic that cannot be written takes a time-out, which delays other work.
+        self._back_offs = BackOffs[Hashable](
+            root.store.clock, pause_ms=interval_ms, pause_ms_max=max(BACK_OFF_MS_MAX, interval_ms)
+        )
         self._name = f"the sweeper of process {os.getpid()} on {socket.gethostname()}"
 
     def sweep_if_due(self) -> None:
@@ -102,7 +104,7 @@ class Sweeper:
             [
                 (table, partial(self._allowed, table, tail))
                 for table, tail in tails.items()
-                if not self._back_offs.is_backing_off(table)
+                if self._back_offs.error_of(table) is None
             ],
         )
         shards = [log for log in logs if isinstance(log, TransactionLog)]
@@ -127,14 +129,14 @@ class Sweeper:
             with failures.of(f"group {group_id!r}"):
                 settled += self._sweep_holder(group_id, holder, rows, seen)
         self._first_seen = seen
-        self._back_offs.keep(seen.keys() | tails.keys() - {log.path for log in shards})
+        self._back_offs.keep_if((seen.keys() | tails.keys()).__contains__)
         failures.check()
         return settled
 
     def _allowed(self, table: str, tail: Callable[[], L]) -> L | None:
         """None: this process may not read offsets, and leaves their groups to others."""
         try:
-            with self._back_offs.after_failure(table, TransactionalIdAuthorizationError):
+            with self._back_offs.after_failure(table, _is_refused):
                 return tail()
         except GroupAuthorizationError:
             return None
@@ -147,7 +149,7 @@ class Sweeper:
         # Finishing early harms no one, so time asleep counts, too.
         age_ms = self._root.store.clock.boot_ms() - seen[_key(row)].observed_ms
         is_due = age_ms >= self._interval_ms if row.is_ending else (watched_ms >= row.timeout_ms)
-        if not is_due or self._back_offs.is_backing_off(_key(row)):
+        if not is_due or self._back_offs.error_of(_key(row)):
             return 0
         with self._back_offs.after_failure(_key(row)):
             if row.is_ending:
@@ -203,39 +205,9 @@ class Sweeper:
         return self._watch.watched_ms - first.watched_ms
 
 
-class _BackOffs:
-    """Transactions that could not be ended, and shards that this process may not read: each is left
-    alone for twice as long every time.
-
-    Each attempt on a topic that cannot be written takes a time-out, which delays other work.
-    """
-
-    def __init__(self, clock: Clock, interval_ms: int) -> None:
-        self._clock = clock
-        self._interval_ms = interval_ms
-        self._until: dict[Hashable, tuple[int, int]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._until)
-
-    def is_backing_off(self, key: Hashable) -> bool:
-        return key in self._until and self._clock.boot_ms() < self._until[key][0]
-
-    @contextmanager
-    def after_failure(self, key: Hashable, kind: type[TxnLogError] = TxnLogError) -> Iterator[None]:
-        """Back off from the key if the block raises an error of this kind."""
-        try:
-            yield
-        except kind:
-            _, pause_ms = self._until.get(key, (0, self._interval_ms // 2))
-            pause_ms = min(2 * pause_ms, max(BACK_OFF_MS_MAX, self._interval_ms))
-            self._until[key] = self._clock.boot_ms() + pause_ms, pause_ms
-            raise
-
-    def keep(self, keys: Collection[Hashable]) -> None:
-        """Forget all others."""
-        self._until = {key: until for key, until in self._until.items() if key in keys}
-
-
 def _key(row: TransactionMetadata) -> Hashable:
     return row.transactional_id, row.producer_id, row.producer_epoch, row.txn_epoch, row.state
+
+
+def _is_refused(error: TxnLogError) -> bool:
+    return isinstance(error, TransactionalIdAuthorizationError)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from txnlog.cluster import Cluster
-from txnlog.errors import TxnLogError
 from txnlog.housekeeping.compaction.key_compaction import DEDUPE_BUFFER_BYTES_DEFAULT, key_compact
 from txnlog.housekeeping.compaction.segments import (
     compact_group,
@@ -21,6 +20,7 @@ from txnlog.housekeeping.compaction.segments import (
     rewrite,
     settings_of,
 )
+from txnlog.process.back_offs import BackOffs
 from txnlog.process.failures import Failures
 from txnlog.protocol.compaction import plan_partition
 from txnlog.protocol.key_compaction import plan_pass
@@ -61,8 +61,10 @@ class Compactor:
         self._clock = cluster.store.clock
         self._dedupe_buffer_bytes = dedupe_buffer_bytes
         self._planned: dict[str, _Planned] = {}
-        self._failed: dict[tuple[str, str, str], tuple[int, int, TxnLogError]] = {}
-        """By topic, its id, and partition or pass: until when, the pause, the error."""
+        self._back_offs = BackOffs[tuple[str, str, str]](
+            self._clock, pause_ms=RETRY_MS, pause_ms_max=FULL_PLAN_MS
+        )
+        """By topic, its id, and partition or pass."""
         self._round: Iterator[int] | None = None
 
     def step(self, budget_ms: int | None = None) -> int:
@@ -99,7 +101,7 @@ class Compactor:
     def _work(self) -> Iterator[int]:
         names = self._cluster.topic_names()
         self._planned = {name: self._planned[name] for name in names if name in self._planned}
-        self._failed = {place: one for place, one in self._failed.items() if place[0] in names}
+        self._back_offs.keep_if(lambda place: place[0] in names)
         failures = Failures("Compaction", logging.DEBUG)
         found: list[TopicLog] = []
         parts = [(f"topic {name!r}", self._existing(name, found)) for name in names]
@@ -163,18 +165,11 @@ class Compactor:
         Each attempt reads, and writes, all before; so the next one waits for twice as long.
         """
         place = log.name, log.topic_id, part
-        until_ms, pause_ms, known = self._failed.get(place, (0, RETRY_MS // 2, None))
-        if known is not None and self._clock.boot_ms() < until_ms:
-            raise known.replace()
-        try:
+        known = self._back_offs.error_of(place)
+        if known is not None:
+            raise known
+        with self._back_offs.after_failure(place, lambda error: not error.retriable):
             yield from work
-        except TxnLogError as error:
-            if not error.retriable:
-                pause_ms = min(2 * pause_ms, FULL_PLAN_MS)
-                until_ms = self._clock.boot_ms() + pause_ms
-                self._failed[place] = until_ms, pause_ms, error.replace()
-            raise
-        self._failed.pop(place, None)
 
     def _planned_of(self, log: TopicLog) -> _Planned:
         now_ms = self._clock.boot_ms()
