@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from tests.storage.foreign_table import ForeignTable
 from tests.storage.power_cut import PowerCut
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import SharedMemory
 
 
@@ -22,6 +24,12 @@ def power(monkeypatch: pytest.MonkeyPatch) -> PowerCut:
 def by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """As outside of tests."""
     monkeypatch.delenv("TXNLOG_FSYNC")
+
+
+@pytest.fixture(params=["memory", "local"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    url = "memory://" if request.param == "memory" else str(tmp_path / "root")
+    return ObjectStore.from_url(url)
 
 
 @pytest.fixture

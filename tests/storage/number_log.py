@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from txnlog.storage.delta.actions import Action, Commit, CommitInfo, Txn, encode_commit
+from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import (
     Committed,
     Conflict,
@@ -80,3 +81,7 @@ def faulty(faults: dict[int, Fault]) -> tuple[SharedMemory, DeltaLog]:
     log, _ = opened(store)
     store.plan = FaultsAt(faults)
     return shared, log
+
+
+def checkpoint(store: ObjectStore) -> int:
+    return create_checkpoint(store, TABLE, trust_ms=OFF.trust_ms)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from tests.storage.number_log import OFF, TABLE, created, opened, write
+from tests.storage.number_log import OFF, TABLE, checkpoint, created, opened, write
 from txnlog.errors import CorruptLogError, LogGapError, TxnLogError
 from txnlog.storage.delta import delta_log
 from txnlog.storage.delta.actions import (
@@ -21,7 +21,6 @@ from txnlog.storage.delta.actions import (
     digest_of,
     encode_commit,
 )
-from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import Committed, Conflict, LogSettings
 from txnlog.storage.delta.log_cleanup import clean_up
 from txnlog.storage.delta.log_files import checkpoint_path, commit_path, list_whole_log
@@ -30,16 +29,6 @@ from txnlog.testing.counts import count
 from txnlog.testing.faults import SharedMemory
 
 INLINE = LogSettings(checkpoint_interval=5, checkpoint_mode="inline")
-
-
-@pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    url = "memory://" if request.param == "memory" else str(tmp_path / "root")
-    return ObjectStore.from_url(url)
-
-
-def checkpoint(store: ObjectStore) -> int:
-    return create_checkpoint(store, TABLE, trust_ms=OFF.trust_ms)
 
 
 def numbers(store: ObjectStore) -> dict[str, int]:

@@ -11,7 +11,17 @@ import pytest
 
 from tests.interrupting import interrupted_at
 from tests.staged_files import named_file_of
-from tests.storage.number_log import HOUR_MS, OFF, TABLE, History, created, opened, slots, write
+from tests.storage.number_log import (
+    HOUR_MS,
+    OFF,
+    TABLE,
+    History,
+    checkpoint,
+    created,
+    opened,
+    slots,
+    write,
+)
 from txnlog.errors import CorruptLogError, LogGapError, StorageError
 from txnlog.process import threads
 from txnlog.protocol.appends import prepare_append, prepare_marker
@@ -19,7 +29,7 @@ from txnlog.protocol.metadata import ProducerIdAndEpoch, StagedBatch
 from txnlog.protocol.states import TransactionResult
 from txnlog.storage.delta import checkpointer, log_files
 from txnlog.storage.delta.actions import Commit, CommitInfo
-from txnlog.storage.delta.checkpoints import Covered, continue_from, create_checkpoint
+from txnlog.storage.delta.checkpoints import Covered, continue_from
 from txnlog.storage.delta.delta_log import Committed, DeltaLog, LogSettings
 from txnlog.storage.delta.log_cleanup import clean_up
 from txnlog.storage.delta.log_files import checkpoint_path, commit_path
@@ -31,16 +41,6 @@ from txnlog.testing.invariants import check_topic_rebuilds
 
 HINT = f"{TABLE}/_delta_log/_last_checkpoint"
 INLINE = LogSettings(checkpoint_interval=5, checkpoint_mode="inline")
-
-
-@pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    url = "memory://" if request.param == "memory" else str(tmp_path / "root")
-    return ObjectStore.from_url(url)
-
-
-def checkpoint(store: ObjectStore) -> int:
-    return create_checkpoint(store, TABLE, trust_ms=OFF.trust_ms)
 
 
 # --- Equal to the log (R11) -----------------------------------------------------------------------

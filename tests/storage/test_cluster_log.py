@@ -28,12 +28,6 @@ from txnlog.testing.faults import Fault, SharedMemory
 OFF = LogSettings(checkpoint_mode="off")
 
 
-@pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    url = "memory://" if request.param == "memory" else str(tmp_path / "root")
-    return ObjectStore.from_url(url)
-
-
 def opened(store: ObjectStore, *, create: bool = True, shards: int = 3) -> ClusterLog:
     log = ClusterLog(store, settings=OFF)
     log.open(create=create, shards=shards)

@@ -31,13 +31,6 @@ from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 
-
-@pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    url = "memory://" if request.param == "memory" else str(tmp_path / "root")
-    return ObjectStore.from_url(url)
-
-
 # --- Racing (R62) ---------------------------------------------------------------------------------
 
 

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from tests.storage.foreign_checkpoints import garbled
-from tests.storage.number_log import OFF, TABLE, created, opened, plant, write
+from tests.storage.number_log import TABLE, checkpoint, created, opened, plant, write
 from txnlog.errors import CorruptLogError, OutOfMemoryError
 from txnlog.storage.delta import checkpoints
 from txnlog.storage.delta.actions import Protocol, Remove, Txn
-from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.delta.log_files import checkpoint_path, commit_path, list_whole_log
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.counts import count
 
 INLINE = LogSettings(checkpoint_interval=5, checkpoint_mode="inline")
-
-
-@pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    url = "memory://" if request.param == "memory" else str(tmp_path / "root")
-    return ObjectStore.from_url(url)
-
-
-def checkpoint(store: ObjectStore) -> int:
-    return create_checkpoint(store, TABLE, trust_ms=OFF.trust_ms)
 
 
 def numbers(store: ObjectStore) -> dict[str, int]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.storage.number_log import HOUR_MS, OFF, TABLE, created, opened, slots, write
+from tests.storage.number_log import HOUR_MS, OFF, TABLE, checkpoint, created, opened, slots, write
 from txnlog.errors import ConfigError, CorruptLogError
 from txnlog.process.clock import VirtualClock
 from txnlog.storage.delta import log_files
@@ -21,16 +21,6 @@ from txnlog.storage.delta.log_cleanup import checkpoint_and_clean_up, clean_up, 
 from txnlog.storage.delta.log_files import LogFiles, checkpoint_path, commit_path
 from txnlog.storage.store.objects import ObjectMeta, ObjectStore
 from txnlog.testing.faults import Fault, SharedMemory, SimulatedCrash
-
-
-@pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    url = "memory://" if request.param == "memory" else str(tmp_path / "root")
-    return ObjectStore.from_url(url)
-
-
-def checkpoint(store: ObjectStore) -> int:
-    return create_checkpoint(store, TABLE, trust_ms=OFF.trust_ms)
 
 
 def test_clean_up_without_checkpoint_deletes_nothing(store: ObjectStore) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 
@@ -14,13 +13,6 @@ from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import DeltaLog
 from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.store.objects import ObjectStore
-
-
-@pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    url = "memory://" if request.param == "memory" else str(tmp_path / "root")
-    return ObjectStore.from_url(url)
-
 
 # --- Damage (R66) ---------------------------------------------------------------------------------
 

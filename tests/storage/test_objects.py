@@ -26,12 +26,6 @@ from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, no_faults
 SECRET = "wJalrXUtnFEMIK7MDENG"
 
 
-@pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    url = "memory://" if request.param == "memory" else str(tmp_path / "root")
-    return ObjectStore.from_url(url)
-
-
 # --- Bytes ----------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import random
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,12 +33,6 @@ from txnlog.storage.store.seals import TAIL_BYTES
 
 PATH = "orders/part-0-file.parquet"
 FIRST_US = 1_700_000_000_000_000
-
-
-@pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    url = "memory://" if request.param == "memory" else str(tmp_path / "root")
-    return ObjectStore.from_url(url)
 
 
 def records(count: int, *, seed: int = 1) -> pa.Table:

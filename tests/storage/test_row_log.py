@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 
@@ -31,12 +29,6 @@ from txnlog.testing.invariants import check_groups, check_rows
 
 OFF = LogSettings(checkpoint_mode="off")
 TABLE = "__transaction_state-0"
-
-
-@pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    url = "memory://" if request.param == "memory" else str(tmp_path / "root")
-    return ObjectStore.from_url(url)
 
 
 def opened(store: ObjectStore) -> TransactionLog:

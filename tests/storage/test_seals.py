@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from txnlog.errors import CorruptLogError
@@ -11,12 +9,6 @@ from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.batches.record_lists import RecordLists
 from txnlog.storage.batches.writer import write_batch_file
 from txnlog.storage.store.objects import ObjectStore
-
-
-@pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    url = "memory://" if request.param == "memory" else str(tmp_path / "root")
-    return ObjectStore.from_url(url)
 
 
 @pytest.mark.parametrize("records", [3, 2_000])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.staged_files import named_file_of
@@ -35,12 +33,6 @@ from txnlog.testing.invariants import check_topic, check_topic_rebuilds
 
 OFF = LogSettings(checkpoint_mode="off")
 NO_FAULT = Fault.NONE
-
-
-@pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    url = "memory://" if request.param == "memory" else str(tmp_path / "root")
-    return ObjectStore.from_url(url)
 
 
 def opened(store: ObjectStore) -> TopicLog:
