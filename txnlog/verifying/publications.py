@@ -24,7 +24,6 @@ from txnlog.verifying.log_reading import Observer, read_table
 
 DAY_MS = 86_400_000
 _AT_ONCE = 100
-_READS_MAX = 5
 _COMMIT = re.compile(r"([0-9]{20})\.json\Z")
 
 
@@ -92,11 +91,11 @@ def lost_parts(
     A part of a table that was dropped and made again, or that is as old as what was cleaned up, is
     not judged. Raises what reading the log raises.
     """
-    for _ in range(_READS_MAX - 1):
-        # Others clean up while it is read.
-        with suppress(ObjectNotFoundError):
-            return _lost_parts(log, cluster_id, parts)
-    return _lost_parts(log, cluster_id, parts)
+    try:
+        return _lost_parts(log, cluster_id, parts)
+    except ObjectNotFoundError:
+        # Others have cleaned up while it was read; a file that is truly gone is gone again.
+        return _lost_parts(log, cluster_id, parts)
 
 
 def _lost_parts(
