@@ -26,7 +26,7 @@ from tests.model.search import assert_breaks, assert_holds
 def test_housekeeping_among_transactions_loses_and_doubles_nothing(
     actors: str, ticks: int, states_min: int
 ) -> None:
-    """Vacuum takes a staged file, or a forgotten marker lets a zombie write (R4, R8, R72)."""
+    """Vacuum takes a staged file, or a forgotten marker lets a zombie write (R4, R8, R20, R72)."""
     assert_holds(Housekeeping(actors, ticks=ticks), states_min=states_min)
 
 
