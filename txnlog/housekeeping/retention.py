@@ -30,8 +30,6 @@ from txnlog.storage.tables.topic_log import TopicLog
 
 logger = logging.getLogger("txnlog")
 
-"""log.retention.check.interval.ms."""
-
 EXPIRED_BATCH = "record batch past retention.ms, retention.bytes or the log start"
 
 STEPS_MAX = 1_000

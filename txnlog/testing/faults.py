@@ -99,9 +99,6 @@ class FaultsAt:
         return self._faults.get(number, Fault.NONE)
 
 
-"""As S3's."""
-
-
 class SkewedClock:
     """Another machine's clock: time passes as on `base`, the wall clock is wrong by skew_ms."""
 
