@@ -18,7 +18,6 @@ from tests.housekeeping.steps import (
     vacuum,
     written_both,
 )
-from tests.staged_files import append_idempotent
 from tests.world import owned, process, world
 from txnlog.errors import StagedFileTooOldError
 from txnlog.housekeeping.housekeeper import Housekeeper
@@ -31,23 +30,6 @@ def passed(shared: SharedMemory, duration_ms: int, *clocks: VirtualClock) -> Non
     """Time for the store and for these processes; the guests of others are paused."""
     for clock in (shared.clock, *clocks):
         clock.advance_ms(duration_ms)
-
-
-def test_writer_paused_for_longer_than_the_vacuum_age_commits_no_file_that_is_gone() -> None:
-    """By its own clocks the file is a second old; vacuum elsewhere has waited for eight days."""
-    shared = world(config=FOREVER)
-    clock = VirtualClock(shared.clock.now_ms())
-    writer = process(shared, clock=clock)
-    row = owned(writer, "a")
-    batches = written_both(writer, "x")
-    passed(shared, 8 * DAY_MS)
-    assert vacuum(shared) == 2
-    passed(shared, 1_000, clock)
-    with pytest.raises(StagedFileTooOldError):
-        writer.coordinator.commit(row, batches)
-    check_files(process(shared))
-    writer.coordinator.commit(row, written_both(writer, "y"))
-    check_files(process(shared))
 
 
 def test_writer_that_does_not_know_of_a_step_commits_no_file_that_is_gone() -> None:
@@ -65,19 +47,6 @@ def test_writer_that_does_not_know_of_a_step_commits_no_file_that_is_gone() -> N
     vacuum(shared)
     with pytest.raises(StagedFileTooOldError):
         writer.coordinator.commit(row, batches)
-    check_files(process(shared))
-
-
-def test_append_of_a_paused_producer_names_no_file_that_is_gone() -> None:
-    """Without a transaction the append itself is the commit that names the file."""
-    shared = world(config=FOREVER)
-    clock = VirtualClock(shared.clock.now_ms())
-    writer = process(shared, clock=clock)
-    batch = written_both(writer, "x")[0]
-    passed(shared, 8 * DAY_MS)
-    vacuum(shared)
-    with pytest.raises(StagedFileTooOldError):
-        append_idempotent(writer, 99, [batch], {batch.partition: 0})
     check_files(process(shared))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.delta.log_cleanup import checkpoint_and_clean_up, clean_up, find_expired
 from txnlog.storage.delta.log_files import LogFiles, checkpoint_path, commit_path
 from txnlog.storage.store.objects import ObjectMeta, ObjectStore
-from txnlog.testing.faults import Fault, SharedMemory, SimulatedCrash
+from txnlog.testing.faults import Fault, SharedMemory
 
 
 def test_clean_up_without_checkpoint_deletes_nothing(store: ObjectStore) -> None:
@@ -240,22 +239,6 @@ def test_log_of_an_ordinary_life_gets_shorter_all_the_time() -> None:
     day = OFF.log_retention_ms // HOUR_MS
     assert max(lengths) <= day + 2 * settings.checkpoint_interval
     assert min(lengths[60:]) >= day
-
-
-def test_clean_up_dying_half_way_leaves_a_log_that_opens() -> None:
-    """Deletion goes from the oldest, so that a crash leaves no hole."""
-    for call in range(8):
-        shared = SharedMemory()
-        created(shared.open(), 4)
-        checkpoint(shared.open())
-        dying = shared.open()
-        dying.plan = lambda verb, path, d=dying, c=call: (
-            Fault.CRASH_AFTER if len(d.calls) == c else Fault.NONE
-        )
-        with suppress(SimulatedCrash):
-            clean_up(dying, TABLE, retention_ms=-1)
-        log, view = opened(shared.open())
-        assert (log.version, len(view.numbers)) == (4, 4)
 
 
 def test_settings_with_a_retention_shorter_than_what_is_trusted_are_refused() -> None:
