@@ -1,7 +1,6 @@
-"""A change of rows that were read, in a table of others: every call fails, others commit meanwhile.
+"""A change of rows that were read, in a table of others, which decides: others commit meanwhile.
 
-The transaction writes two topics, appends to one table, replaces a file of another by what it read
-there, and commits offsets. The other table decides.
+For every failing call, and other processes at each, see tests.coordinator.test_tables.
 """
 
 from __future__ import annotations
@@ -16,20 +15,16 @@ from msgspec.structs import replace
 
 from tests.cases import Some
 from tests.coordinator.restoring import backup, restore
-from tests.coordinator.test_crashes import restart_group, sweep, take_over
-from tests.coordinator.test_tables import OTHER, OTHER_ID, OTHER_URL, WithTables, begun, by, files
-from tests.faults import RETRIABLE, Trial, cuts, meetings
-from tests.tables import NAME, ForeignTable, appended, changed, definition, with_table
+from tests.coordinator.test_tables import OTHER, OTHER_ID, OTHER_URL, WithChange, begun, files
+from tests.coordinator.test_tables import judge as judge_kind
+from tests.faults import Trial, meetings
+from tests.tables import NAME, ForeignTable, appended, changed, definition
 from tests.world import (
-    ERRORS,
     GROUP,
     TOPICS,
-    consumed,
     faults,
     outcome_of,
     owned,
-    planned,
-    position,
     process,
     recover,
     state_of,
@@ -43,112 +38,17 @@ from txnlog.admin.transactions import (
 )
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.staged_files import Staging
-from txnlog.coordinator.sweeper import Sweeper
 from txnlog.coordinator.tables import check_files
 from txnlog.coordinator.versions import topic_at
 from txnlog.errors import CorruptLogError, LogGapError
 from txnlog.protocol.enlisted.actions import ChangesFile, DeletionVector
-from txnlog.protocol.metadata import LastBatch
 from txnlog.protocol.snapshots import Snapshot
 from txnlog.protocol.states import TransactionState
-from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.testing.faults import Fault, SharedMemory, SimulatedCrash
 from txnlog.testing.invariants import read_committed
 
-LAST = LastBatch(batch_id=7)
-
-
-class WithChange(WithTables):
-    """The second transaction changes 1 to 2 in the other table."""
-
-    @classmethod
-    def begin(cls, shared: SharedMemory, settings: LogSettings) -> WithChange:
-        cluster = process(shared, settings=settings)
-        with_table(shared, cluster)
-        with_table(shared, cluster, name=OTHER, url=OTHER_URL, table_id=OTHER_ID)
-        row = owned(cluster, "first")
-        tables = (*appended(cluster, 1), *appended(cluster, 1, name=OTHER))
-        row = cluster.coordinator.commit(
-            row, files(cluster, "before", tables), offsets=[consumed(0, 10)]
-        )
-        actor = cls(shared, cluster, row, [])
-        change = changed(cluster, 2, name=OTHER)
-        actor.staging = files(cluster, "mine", (*appended(cluster, 2), *change))
-        return actor
-
-    def act(self) -> None:
-        offsets = [consumed(10, 20)]
-        self.cluster.coordinator.commit(self.row, self.staging, offsets=offsets, last_batch=LAST)
-
-
-def judge(trial: Trial) -> bool:
-    """After recovery the transaction is everywhere, once, or nowhere."""
-    after = recover(trial.shared)
-    found = (ForeignTable(trial.shared).ours(), ForeignTable(trial.shared, OTHER_URL).ours())
-    assert found in (([1, 2], [2]), ([1], [1])), f"torn: {found}"
-    is_there = found == ([1, 2], [2])
-    assert is_there or trial.outcome != "done"
-    assert visible(after, "mine") == (is_there, is_there)
-    assert position(after) == (20 if is_there else 10)
-    row = after.coordinator.describe("tx")
-    assert row is None or not row.is_ending
-    last = None if row is None else row.owner.last_batch
-    assert last == (LAST if is_there else None)
-    return is_there
-
-
 change = partial(begun, WithChange)
-
-
-def test_transaction_that_a_table_decides_cut_at_any_call_is_everywhere_or_nowhere(
-    some: Some[Any],
-) -> None:
-    """Once the row asks for it, any process goes on (R77)."""
-    assert {judge(trial) for trial in cuts(change, some)} == {True, False}
-
-
-def test_transaction_that_a_table_decides_repeated_after_an_error_is_there_once(
-    some: Some[Any],
-) -> None:
-    """Its own change, which it finds in the log, is no conflict (R77)."""
-    for trial in cuts(change, some, ERRORS):
-        assert trial.outcome in ("done", *RETRIABLE)
-        assert trial.again() == "done"
-        assert judge(trial)
-
-
-def test_recovery_of_what_a_table_decides_cut_at_any_call_is_recovered_again(
-    some: Some[Any],
-) -> None:
-    """A helper may die between the table's commit and the row (R77)."""
-    for trial in cuts(change, some, (Fault.CRASH_AFTER,)):
-        for second in range(60):
-            helper = process(trial.shared)
-            sweeper = Sweeper(helper, interval_ms=120_000)
-            sweeper.sweep()
-            trial.shared.clock.advance_ms(120_000)
-            with planned(helper, {second: Fault.CRASH_AFTER}):
-                if outcome_of(sweeper.sweep) == "done":
-                    break
-        judge(trial)
-
-
-@pytest.mark.parametrize("late", [False, True], ids=["", "late"])
-@pytest.mark.parametrize(
-    "other_act",
-    [by(take_over), by(sweep), by(restart_group)],
-    ids=["take over", "sweep", "restart group"],
-)
-def test_transaction_that_a_table_decides_met_at_any_call_is_everywhere_or_nowhere(
-    other_act: Callable[[Any, SharedMemory], None], late: bool, some: Some[Any]
-) -> None:
-    """A new owner, a sweeper and a floor go on with what was asked for (R77)."""
-
-    def meanwhile(trial: Trial) -> None:
-        other_act(process(trial.shared), trial.shared)
-
-    for trial in meetings(change, meanwhile, some, late=late):
-        judge(trial)
+judge = partial(judge_kind, WithChange)
 
 
 def append(shared: SharedMemory) -> None:

@@ -1,7 +1,7 @@
 """Delta tables of others in a transaction: every storage call fails, and others commit meanwhile.
 
-A transaction writes two topics, appends to one table, overwrites a partition of another, and
-commits offsets.
+A transaction writes two topics, appends to one table, overwrites a partition of another, or changes
+what it read there, and commits offsets.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tests.tables import (
     URL,
     ForeignTable,
     appended,
+    changed,
     definition,
     overwritten,
     with_table,
@@ -51,12 +52,14 @@ from txnlog.coordinator.sweeper import Sweeper
 from txnlog.coordinator.tables import TableChange
 from txnlog.coordinator.versions import topic_at
 from txnlog.errors import CorruptLogError, TableChangedError
+from txnlog.protocol.metadata import LastBatch
 from txnlog.protocol.states import TransactionState
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.testing.faults import Fault, SharedMemory
 
 OTHER, OTHER_URL = "gold.days", "memory://gold"
 OTHER_ID = "0b1c7c6e-0000-4000-8000-000000000002"
+LAST = LastBatch(batch_id=7)
 NARROW = (("day", "string"),)
 """Columns of the table without those of the rows: no part fits it."""
 
@@ -99,6 +102,29 @@ class OnlyTables(WithTables):
         self.cluster.coordinator.commit(self.row, staging)
 
 
+class WithChange(WithTables):
+    """The second transaction changes 1 to 2 in the other table, which decides: 1 was read."""
+
+    @classmethod
+    def begin(cls, shared: SharedMemory, settings: LogSettings) -> WithChange:
+        cluster = process(shared, settings=settings)
+        with_table(shared, cluster)
+        with_table(shared, cluster, name=OTHER, url=OTHER_URL, table_id=OTHER_ID)
+        row = owned(cluster, "first")
+        tables = (*appended(cluster, 1), *appended(cluster, 1, name=OTHER))
+        row = cluster.coordinator.commit(
+            row, files(cluster, "before", tables), offsets=[consumed(0, 10)]
+        )
+        actor = cls(shared, cluster, row, [])
+        change = changed(cluster, 2, name=OTHER)
+        actor.staging = files(cluster, "mine", (*appended(cluster, 2), *change))
+        return actor
+
+    def act(self) -> None:
+        offsets = [consumed(10, 20)]
+        self.cluster.coordinator.commit(self.row, self.staging, offsets=offsets, last_batch=LAST)
+
+
 def begun(kind: type[WithTables]) -> Trial:
     shared = world(settings=PLAIN)
     actor = kind.begin(shared, PLAIN)
@@ -113,20 +139,25 @@ def judge(kind: type[WithTables], trial: Trial) -> bool:
     assert found in (([1, 2], [2]), ([1], [1])), f"torn: {found}"
     is_there = found == ([1, 2], [2])
     assert is_there or trial.outcome != "done"
-    if kind is WithTables:
+    if kind is not OnlyTables:
         assert visible(after, "mine") == (is_there, is_there)
         assert position(after) == (20 if is_there else 10)
+    row = after.coordinator.describe("tx")
+    assert row is None or not row.is_ending
+    if kind is WithChange:
+        last = None if row is None else row.owner.last_batch
+        assert last == (LAST if is_there else None)
     return is_there
 
 
-KINDS = [WithTables, OnlyTables]
+KINDS = [WithTables, OnlyTables, WithChange]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_transaction_with_tables_cut_at_any_call_is_everywhere_or_nowhere(
     kind: type[WithTables], some: Some[Any]
 ) -> None:
-    """Before PREPARE no table has it, after PREPARE any process publishes it (R36, R73, R74)."""
+    """Before PREPARE no table has it, after it any process publishes it (R36, R73, R74, R77)."""
     assert {judge(kind, trial) for trial in cuts(partial(begun, kind), some)} == {True, False}
 
 
@@ -141,9 +172,12 @@ def test_transaction_with_tables_repeated_after_an_error_is_there_once(
         assert judge(kind, trial)
 
 
-def test_recovery_of_tables_cut_at_any_call_is_recovered_again(some: Some[Any]) -> None:
-    """A helper reads the part file, and may die after any of its puts, too (R36, R74)."""
-    for trial in cuts(partial(begun, WithTables), some, (Fault.CRASH_AFTER,)):
+@pytest.mark.parametrize("kind", [WithTables, WithChange])
+def test_recovery_of_tables_cut_at_any_call_is_recovered_again(
+    kind: type[WithTables], some: Some[Any]
+) -> None:
+    """A helper may die after any of its puts, too, and before the row (R36, R74, R77)."""
+    for trial in cuts(partial(begun, kind), some, (Fault.CRASH_AFTER,)):
         for second in range(60):
             helper = process(trial.shared)
             sweeper = Sweeper(helper, interval_ms=120_000)
@@ -152,7 +186,7 @@ def test_recovery_of_tables_cut_at_any_call_is_recovered_again(some: Some[Any]) 
             with planned(helper, {second: Fault.CRASH_AFTER}):
                 if outcome_of(sweeper.sweep) == "done":
                     break
-        judge(WithTables, trial)
+        judge(kind, trial)
 
 
 def foreign_append(other: Cluster, shared: SharedMemory) -> None:
@@ -175,14 +209,24 @@ def by(act: Callable[[Cluster], None]) -> Callable[[Cluster, SharedMemory], None
 
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize(
-    "other_act",
-    [foreign_append, change_and_undo, by(take_over), by(sweep), by(restart_group)],
-    ids=["foreign append", "foreign change", "take over", "sweep", "restart group"],
+    ("kind", "other_act"),
+    [
+        (WithTables, foreign_append),
+        (WithTables, change_and_undo),
+        *(
+            (kind, by(act))
+            for kind in (WithTables, WithChange)
+            for act in (take_over, sweep, restart_group)
+        ),
+    ],
 )
 def test_transaction_with_tables_met_at_any_call_is_everywhere_or_nowhere(
-    other_act: Callable[[Cluster, SharedMemory], None], late: bool, some: Some[Any]
+    kind: type[WithTables],
+    other_act: Callable[[Cluster, SharedMemory], None],
+    late: bool,
+    some: Some[Any],
 ) -> None:
-    """A zombie pauses at any call, others continue, and it resumes (R27, R31, R74).
+    """A zombie pauses at any call, others continue, and it resumes (R27, R31, R74, R77).
 
     `late`: its call at that moment is a put that lands only after the others have acted.
     """
@@ -190,8 +234,8 @@ def test_transaction_with_tables_met_at_any_call_is_everywhere_or_nowhere(
     def meanwhile(trial: Trial) -> None:
         other_act(process(trial.shared), trial.shared)
 
-    for trial in meetings(partial(begun, WithTables), meanwhile, some, late=late):
-        judge(WithTables, trial)
+    for trial in meetings(partial(begun, kind), meanwhile, some, late=late):
+        judge(kind, trial)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
