@@ -237,10 +237,14 @@ def outcome_of(act: Callable[[], object]) -> str:
     return "done"
 
 
-def state_of(cluster: Cluster, tid: str = "tx") -> TransactionState:
+def row_of(cluster: Cluster, tid: str = "tx") -> TransactionMetadata:
     row = cluster.coordinator.describe(tid)
     assert row is not None
-    return row.state
+    return row
+
+
+def state_of(cluster: Cluster, tid: str = "tx") -> TransactionState:
+    return row_of(cluster, tid).state
 
 
 def finish_read(cluster: Cluster, row: TransactionMetadata, reading: Reading) -> None:
@@ -262,8 +266,7 @@ def decide(
         suppress(SimulatedCrash),
     ):
         cluster.coordinator.commit(row, batches, offsets=offsets)
-    found = cluster.coordinator.describe(row.transactional_id)
-    assert found is not None
+    found = row_of(cluster, row.transactional_id)
     assert found.state is TransactionState.PREPARE_COMMIT
     return found
 
@@ -281,7 +284,6 @@ def prepared(shared: SharedMemory, name: str = "mine", start: int = 0) -> Transa
     faults(dying).plan = plan
     with suppress(SimulatedCrash):
         dying.coordinator.commit(row, batches, offsets=[consumed(start, 10)])
-    found = process(shared).coordinator.describe("tx")
-    assert found is not None
+    found = row_of(process(shared))
     assert found.state is TransactionState.PREPARE_COMMIT
     return found

@@ -23,6 +23,7 @@ from tests.world import (
     prepared,
     process,
     recover,
+    row_of,
     state_of,
     visible,
     world,
@@ -183,8 +184,7 @@ def _abort(cluster: Cluster) -> None:
 
 
 def _abort_spec(cluster: Cluster) -> None:
-    row = cluster.coordinator.describe("tx")
-    assert row is not None
+    row = row_of(cluster)
     spec = AbortTransactionSpec(
         topic_partition=partition_of(cluster), producer_id=row.producer_id, producer_epoch=0
     )

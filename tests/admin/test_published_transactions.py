@@ -7,7 +7,7 @@ import pytest
 from tests.admin.worlds import admin
 from tests.producer.following import commit
 from tests.producer.worlds import group, input_at, started, values, world
-from tests.world import check_settled, faults, process, staged, state_of
+from tests.world import check_settled, faults, process, row_of, staged, state_of
 from txnlog.admin import AbortTransactionSpec
 from txnlog.errors import ProducerFencedError, TxnLogError
 from txnlog.messages import TopicPartition
@@ -114,8 +114,7 @@ def test_abort_of_hanging_data_beside_a_busy_producer_loses_nothing_of_it(epoch:
     made = started(shared)
     commit(made, "first")
     cluster = process(shared)
-    row = cluster.coordinator.describe("tx")
-    assert row is not None
+    row = row_of(cluster)
     hanging = staged(cluster, "stock", "x")
     # As after the loss of a row: the data has an epoch that the producer has still to use.
     cluster.topic("stock").transact(

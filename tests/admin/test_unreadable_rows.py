@@ -23,6 +23,7 @@ from tests.world import (
     consumed,
     owned,
     process,
+    row_of,
     visible,
 )
 from txnlog.cluster import Cluster
@@ -254,8 +255,7 @@ def test_row_that_cannot_be_read_back_is_not_written() -> None:
 def test_rewritten_readable_row_is_usable_again(changes: Changes) -> None:
     """After a newer process rewrites the row, running processes must read it."""
     shared = two()
-    before = process(shared).coordinator.describe("tx")
-    assert before is not None
+    before = row_of(process(shared))
     spoil(shared, "tx", changes)
     warm = process(shared)
     warm.shard(warm.shard_of("tx")).refresh()

@@ -23,6 +23,7 @@ from tests.world import (
     faults,
     owned,
     process,
+    row_of,
     world,
 )
 from txnlog.cluster import Cluster
@@ -204,8 +205,7 @@ def test_ids_of_a_copy_go_on_and_its_producer_ids_are_new() -> None:
     before = process(shared).coordinator.describe("tx")
     copied(process(shared), place.open())
     copy = process(place)
-    row = copy.coordinator.describe("tx")
-    assert row is not None
+    row = row_of(copy)
     assert before is not None
     assert (row.producer_id, row.state.name, row.owner.run_id) == (before.producer_id, "EMPTY", "")
     assert row.producer_epoch > before.producer_epoch

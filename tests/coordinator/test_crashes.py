@@ -33,6 +33,7 @@ from tests.world import (
     position,
     process,
     recover,
+    row_of,
     visible,
     world,
 )
@@ -157,8 +158,7 @@ class TimingOut(Aborting):
     """The sweeper times a transaction out (R32)."""
 
     def act(self) -> None:
-        row = self.cluster.coordinator.describe("tx")
-        assert row is not None
+        row = row_of(self.cluster)
         time_out(self.cluster, row, by="a test")
 
 

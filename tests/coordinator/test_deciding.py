@@ -27,6 +27,7 @@ from tests.world import (
     owned,
     process,
     recover,
+    row_of,
     state_of,
     visible,
 )
@@ -85,8 +86,7 @@ def test_conflict_leaves_the_id_free_for_the_next_transaction() -> None:
     shared, cluster = trial.shared, trial.cluster
     ForeignTable(shared, OTHER_URL).append()
     assert outcome_of(trial.act) == "TableConflictError"
-    row = cluster.coordinator.describe("tx")
-    assert row is not None
+    row = row_of(cluster)
     again = Staging(frozenset(), tuple, changed(cluster, 3, name=OTHER))
     cluster.coordinator.commit(row, again)
     assert ForeignTable(shared, OTHER_URL).ours() == [3]
@@ -213,8 +213,7 @@ def test_table_that_cannot_be_read_delays_the_transaction() -> None:
         return Fault.FAIL_BEFORE if path.startswith(head) else Fault.NONE
 
     faults(cluster).plan = plan
-    row = cluster.coordinator.describe("tx")
-    assert row is not None
+    row = row_of(cluster)
     assert outcome_of(partial(finish, cluster, row)) == "StorageError"
     assert cluster.coordinator.describe("tx") == row
     assert judge(trial)
@@ -291,8 +290,7 @@ def test_row_of_a_restored_shard_is_not_taken_for_published(days: int) -> None:
     restore(shared, name, kept)
     shared.clock.advance_ms(days * 86_400_000)
     cluster = process(shared)
-    row = cluster.coordinator.describe("tx")
-    assert row is not None
+    row = row_of(cluster)
     with pytest.raises(LogGapError, match="never had its file"):
         finish(cluster, row)
 

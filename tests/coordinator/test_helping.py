@@ -21,6 +21,7 @@ from tests.world import (
     owned,
     process,
     recover,
+    row_of,
     staged,
     visible,
     world,
@@ -238,8 +239,7 @@ def test_row_that_no_topic_can_take_costs_its_own_id() -> None:
     trial.act()
     assert is_published(process(trial.shared), "mine")
     decide_next(theirs, OTHERS[1])
-    row = trial.cluster.coordinator.describe("tx")
-    assert row is not None
+    row = row_of(trial.cluster)
     trial.cluster.coordinator.commit(row, both(trial.cluster, "more"))
     assert all(is_published(process(trial.shared), name) for name in ("more", OTHERS[1]))
 

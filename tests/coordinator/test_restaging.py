@@ -18,7 +18,17 @@ from tests.coordinator.test_tables import (
 )
 from tests.faults import ERRORS, Trial, cuts, meetings
 from tests.tables import NAME, URL, ForeignTable, appended, definition, with_table
-from tests.world import outcome_of, owned, position, process, recover, state_of, visible, world
+from tests.world import (
+    outcome_of,
+    owned,
+    position,
+    process,
+    recover,
+    row_of,
+    state_of,
+    visible,
+    world,
+)
 from txnlog.admin import tables
 from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import publish
@@ -158,8 +168,7 @@ def test_helper_that_holds_the_former_row_publishes_nothing_more() -> None:
     """It has read the row before it was restaged, and the table takes the files again (R74)."""
     trial = begun()
     helper = process(trial.shared)
-    row = helper.coordinator.describe("tx")
-    assert row is not None
+    row = row_of(helper)
     [old] = [table for table in row.tables if table.name == NAME]
     part = helper.table_log(URL).read_part(file_of(old))
     trial.act()

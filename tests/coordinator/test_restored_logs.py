@@ -33,6 +33,7 @@ from tests.world import (
     prepared,
     process,
     recover,
+    row_of,
     staged,
     state_of,
     visible,
@@ -201,8 +202,7 @@ def test_commit_cut_at_any_call_is_not_refused_by_its_own_marker(some: Some[int]
 
     for trial in cuts(begin, some, ERRORS):
         helper = process(trial.shared)
-        found = helper.coordinator.describe("tx")
-        assert found is not None
+        found = row_of(helper)
         finish(helper, found)
         assert outcome_of(trial.act) == "done"
         assert visible(process(trial.shared), "mine") == (True, True)
@@ -436,9 +436,3 @@ def test_prepared_commit_asks_nothing_of_what_it_read_of_a_topic_before() -> Non
     faults(second).plan = lambda verb, path: Fault.NONE
     second.coordinator.commit(row)
     assert visible(process(shared), "mine") == (True, True)
-
-
-def row_of(cluster: Cluster) -> TransactionMetadata:
-    row = cluster.coordinator.describe("tx")
-    assert row is not None
-    return row

@@ -13,6 +13,7 @@ from tests.world import (
     both,
     owned,
     process,
+    row_of,
     staged,
     state_of,
     visible,
@@ -22,17 +23,10 @@ from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import LogGapError
-from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.testing.faults import SharedMemory, VirtualClock
 
 DAY_MS = 24 * 3_600_000
-
-
-def row_of(cluster: Cluster) -> TransactionMetadata:
-    row = cluster.coordinator.describe("tx")
-    assert row is not None
-    return row
 
 
 def restored(prefix: str) -> SharedMemory:

@@ -27,6 +27,7 @@ from tests.world import (
     consumed,
     owned,
     process,
+    row_of,
     staged,
 )
 from txnlog.cluster import Cluster
@@ -275,8 +276,7 @@ def test_topic_that_cannot_be_written_does_not_hold_up_the_next_one() -> None:
     with pytest.raises(StorageError):
         cluster.coordinator.commit(row, batches)
     store.is_broken = False
-    decided = cluster.coordinator.describe("tx")
-    assert decided is not None
+    decided = row_of(cluster)
     assert decided.state.is_prepared
     assert finish(cluster, decided) is not None
     assert [len(cluster.topic(name).view.by_path) for name in ("orders", "stock")] == [1, 1]

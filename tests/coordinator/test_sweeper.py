@@ -10,7 +10,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from tests.staged_files import append_ongoing, named_file_of
-from tests.world import write_behind
+from tests.world import row_of, write_behind
 from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import complete
 from txnlog.coordinator.sweeper import Sweeper
@@ -52,8 +52,7 @@ def test_sweeper_prepared_row_of_dead_process_finished_without_other_traffic() -
     clock.advance_ms(10_000)
     assert sweeper.sweep() == 1
     assert other.topic("t").view.high_watermark(0) == 3
-    after = other.coordinator.describe("tx")
-    assert after is not None
+    after = row_of(other)
     assert after.state is TransactionState.COMPLETE_COMMIT
 
 
@@ -87,8 +86,7 @@ def test_shard_of_the_offsets_that_cannot_be_read_keeps_no_transaction_from_its_
         with pytest.raises(CorruptLogError, match=log.path):
             sweeper.sweep()
         clock.advance_ms(10_000)
-    after = process(backing, clock).coordinator.describe("tx")
-    assert after is not None
+    after = row_of(process(backing, clock))
     assert after.state is TransactionState.COMPLETE_ABORT
 
 
@@ -106,8 +104,7 @@ def test_process_that_may_not_read_the_offsets_sweeps_transactions() -> None:
     for _ in range(8):
         sweeper.sweep_if_due()
         clock.advance_ms(10_000)
-    after = process(backing, clock).coordinator.describe("tx")
-    assert after is not None
+    after = row_of(process(backing, clock))
     assert after.state is TransactionState.COMPLETE_ABORT
 
 
@@ -191,8 +188,7 @@ def test_process_that_was_refused_for_a_time_sweeps_again(verb: str) -> None:
     for _ in range(150):
         clock.advance_ms(10_000)
         sweeper.sweep_if_due()
-    after = process(backing, clock).coordinator.describe("tx")
-    assert after is not None
+    after = row_of(process(backing, clock))
     assert after.state is TransactionState.COMPLETE_ABORT
 
 

@@ -41,6 +41,7 @@ from tests.world import (
     position,
     process,
     recover,
+    row_of,
     state_of,
     visible,
     world,
@@ -347,8 +348,7 @@ def test_staged_file_that_is_gone_is_named_and_not_published() -> None:
     kept = bytes(store.get(lost).bytes())
     store.delete(lost)
     cluster = process(shared)
-    row = cluster.coordinator.describe("tx")
-    assert row is not None
+    row = row_of(cluster)
     with pytest.raises(CorruptLogError, match="is missing: nothing was published") as raised:
         finish(cluster, row)
     assert raised.value.file == f"{URL}/{lost}"

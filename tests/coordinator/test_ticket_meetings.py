@@ -16,6 +16,7 @@ from tests.world import (
     owned,
     position,
     process,
+    row_of,
     state_of,
     world,
 )
@@ -177,8 +178,7 @@ def test_run_that_was_fenced_by_mistake_prepares_and_sends_offsets_all_the_same(
         [holder] = group_of(other).tickets.holders
         fence_holders(other, GROUP, [holder], partitions={"input": [5]}, by="a test")
         act()
-    held = cluster.coordinator.describe("tx")
-    assert held is not None
+    held = row_of(cluster)
     assert held.pending.prepared_by_client
 
 
@@ -272,8 +272,7 @@ def test_offsets_that_are_shown_do_not_go_back_when_they_move_meanwhile() -> Non
     def move(verb: str, path: str) -> Fault:
         if path.startswith("__transaction_state") and not is_read:
             is_read.append(path)
-            decided = writer.coordinator.describe("tx")
-            assert decided is not None
+            decided = row_of(writer)
             finish(writer, decided)
         return Fault.NONE
 

@@ -12,6 +12,7 @@ from tests.world import (
     owned,
     position,
     process,
+    row_of,
     world,
 )
 from txnlog.coordinator.fencing import fence_holders
@@ -27,8 +28,7 @@ def test_start_refuses_the_tickets_of_those_who_have_decided_nothing() -> None:
     row, batches = owned(holder, "a"), both(holder, "one")
     [carried] = holder.groups.tickets(row, [consumed(0, 10)])
     successor.groups.start(GROUP)
-    found = successor.coordinator.describe("tx")
-    assert found is not None
+    found = row_of(successor)
     assert found.owner.floors == {GROUP: carried.ticket + 1}
     with pytest.raises(IllegalGenerationError):
         holder.coordinator.commit(row, batches, offsets=[consumed(0, 10)])
@@ -82,8 +82,7 @@ def test_member_that_was_replaced_fences_nobody_when_it_reads() -> None:
     row = cluster.coordinator.commit(row, both(cluster, "one"), offsets=[consumed(0, 10)])
     with pytest.raises(UnknownMemberIdError):
         process(shared).groups.fetch(GROUP, 1, member_id="replaced")
-    after = cluster.coordinator.describe("tx")
-    assert after is not None
+    after = row_of(cluster)
     assert after.owner.floors == {}
     cluster.coordinator.commit(row, both(cluster, "two"), offsets=[consumed(10, 20)])
     assert position(process(shared)) == 20

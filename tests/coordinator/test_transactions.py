@@ -22,6 +22,7 @@ from tests.world import (
     prepared,
     process,
     recover,
+    row_of,
     staged,
     state_of,
     visible,
@@ -296,8 +297,7 @@ def test_manifest_with_two_topics_of_one_name_publishes_each_where_it_belongs() 
     admin.create_topic("orders", partitions=2)
     new = staged(cluster, "orders", "new")
     for batches in ([old, new], [new, old]):
-        shared_row = cluster.coordinator.describe("tx")
-        assert shared_row is not None
+        shared_row = row_of(cluster)
         decided = replace(
             shared_row,
             state=TransactionState.PREPARE_COMMIT,
@@ -327,8 +327,7 @@ def test_helper_that_paused_reads_the_row_again_before_it_writes(
             shared.clock.advance_ms(HALF_DAY_MS)
         forget_markers(shared)
 
-    row = helper.coordinator.describe("tx")
-    assert row is not None
+    row = row_of(helper)
     faults(helper).plan = FaultsAt({}, interlude=long_night, interlude_at=number)
     finish(helper, row)
     for topic in ("orders", "stock"):

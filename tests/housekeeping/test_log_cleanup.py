@@ -32,6 +32,7 @@ from tests.world import (
     outcome_of,
     owned,
     process,
+    row_of,
     staged,
     visible,
     world,
@@ -378,8 +379,7 @@ def test_delta_rs_reads_tables_after_all_housekeeping(local: Cluster) -> None:
     assert keep_house(local)[1] > 15
     opened = DeltaTable(folder)
     assert sorted(opened.to_pyarrow_table().column("value").to_pylist()) == wanted
-    row = local.coordinator.describe("tx")
-    assert row is not None
+    row = row_of(local)
     assert opened.transaction_version(f"txnlog/{row.producer_id}") == row.txn_epoch
     for table in tables:
         found = local.store.local_path(table)

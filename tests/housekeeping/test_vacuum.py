@@ -34,6 +34,7 @@ from tests.world import (
     planned,
     prepared,
     process,
+    row_of,
     staged,
     visible,
     world,
@@ -98,8 +99,7 @@ def test_vacuum_keeps_files_in_manifests_at_any_age() -> None:
     after = process(shared)
     check_files(after)
     after.coordinator.commit(held)
-    decided = after.coordinator.describe("tx")
-    assert decided is not None
+    decided = row_of(after)
     finish(after, decided)
     for name in ("mine", "held"):
         assert visible(process(shared), name) == (True, True)
@@ -249,8 +249,7 @@ def test_vacuum_during_any_commit_deletes_nothing_that_becomes_live(
             check_files(process(shared))
             if step == "prepare":
                 continue
-            row_now = process(shared).coordinator.describe("tx")
-            assert row_now is not None
+            row_now = row_of(process(shared))
             if outcome == "done":
                 assert visible(process(shared), "x") == (True, True)
             elif not row_now.state.is_prepared:

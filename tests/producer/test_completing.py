@@ -19,6 +19,7 @@ from tests.world import (
     position,
     process,
     recover,
+    row_of,
     state_of,
 )
 from txnlog.admin.client import AdminClient
@@ -57,8 +58,7 @@ def test_next_decision_completes_the_transaction_before_in_the_same_write() -> N
         commit(made, f"{number}")
     shard.refresh()
     assert shard.log.version - before == 4
-    row = process(shared).coordinator.describe("tx")
-    assert row is not None
+    row = row_of(process(shared))
     assert (row.state, row.txn_epoch) == (PREPARE_COMMIT, 3)
     made.close()
     assert values(process(shared), "orders") == ["0", "1", "2", "3"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.mounts import bind, mount, mounted, remount, unmount
-from tests.world import decide, owned, staged
+from tests.world import decide, owned, row_of, staged
 from txnlog.cluster import Cluster
 from txnlog.coordinator.finishing import finish
 from txnlog.errors import (
@@ -179,8 +179,7 @@ def test_missing_topic_folder_delays_its_marker_and_is_reported(root: Path) -> N
     for _ in range(2):
         with pytest.raises(FolderNotFoundError, match="'stock'.*Restore"):
             finish(helper, row)
-    found = helper.coordinator.describe("tx")
-    assert found is not None
+    found = row_of(helper)
     assert found.state is TransactionState.PREPARE_COMMIT
     assert helper.topic("orders").view.markers, "the other topic need not wait"
     root.with_name("away").rename(root / "stock")

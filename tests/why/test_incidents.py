@@ -17,7 +17,7 @@ from tests.staged_files import written_file
 from tests.tables import appended, rows
 from tests.verify.roots import build, commit_file, commits, halve, truncate_log
 from tests.why.worlds import MINUTE_MS, Disk, produce
-from tests.world import decide
+from tests.world import decide, row_of
 from txnlog.admin import AdminClient, ProblemKind, looks
 from txnlog.admin.moments import Moments
 from txnlog.cluster import Cluster
@@ -176,8 +176,7 @@ def topic_of_a_group_is_missing(disk: Disk) -> tuple[ProblemKind, str, str]:
 def hanging_batch(disk: Disk) -> tuple[ProblemKind, str, str]:
     opened(disk)
     cluster = disk.process()
-    row = cluster.coordinator.describe("tx")
-    assert row is not None
+    row = row_of(cluster)
     forget(cluster, row)
     disk.later(MINUTE_MS)
     return K.HANGING, f"producer {row.producer_id}, epoch 0", "without a state row"

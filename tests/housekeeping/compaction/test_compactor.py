@@ -17,7 +17,7 @@ from tests.housekeeping.compaction.logs import (
     records_of,
     world,
 )
-from tests.world import process
+from tests.world import faults, process
 from txnlog.cluster import Cluster
 from txnlog.errors import ObjectNotFoundError, StorePermissionError
 from txnlog.housekeeping.compaction import local
@@ -28,7 +28,7 @@ from txnlog.protocol.compaction import CompactionGroup, Plan, Segment
 from txnlog.protocol.topics import TopicCommit
 from txnlog.settings.topic_configs import check_configs
 from txnlog.storage.store.objects import ObjectStore
-from txnlog.testing.faults import Fault, FaultyStore, SharedMemory
+from txnlog.testing.faults import Fault, SharedMemory
 
 FOREVER = {"retention.ms": "-1"}
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
@@ -42,11 +42,6 @@ def fill(cluster: Cluster, batches: int = 12, *, key: bytes = b"k") -> None:
 
 def files(shared: SharedMemory) -> int:
     return len(live(process(shared).topic(TOPIC).view))
-
-
-def faulty(cluster: Cluster) -> FaultyStore:
-    assert isinstance(cluster.store, FaultyStore)
-    return cluster.store
 
 
 def test_housekeeper_compacts_while_records_come() -> None:
@@ -117,10 +112,10 @@ def test_step_with_nothing_new_reads_no_batch(monkeypatch: pytest.MonkeyPatch) -
 
     with monkeypatch.context() as patch:
         patch.setattr(local, "plan_partition", plan_partition)
-        faulty(worker).calls.clear()
+        faults(worker).calls.clear()
         assert found.step() == 0
         assert planned == []
-        assert len(faulty(worker).calls) <= 2, "a listing of topics, a read of the log"
+        assert len(faults(worker).calls) <= 2, "a listing of topics, a read of the log"
     fill(cluster, 1)
     with monkeypatch.context() as patch:
         patch.setattr(local, "plan_partition", plan_partition)
@@ -184,7 +179,7 @@ def test_topic_that_cannot_be_written_delays_only_itself() -> None:
         return Fault.DENY if denied else Fault.NONE
 
     cluster.create_topic("zoo", partitions=1, config=FOREVER)
-    faulty(worker).plan = plan
+    faults(worker).plan = plan
     found = Compactor(worker)
     with pytest.raises(StorePermissionError, match=TOPIC):
         found.step()
@@ -266,10 +261,10 @@ def test_file_that_cannot_be_read_is_tried_less_often(
     worker = Compactor(keeping)
     read = []
     for _ in range(240):
-        faulty(keeping).calls.clear()
+        faults(keeping).calls.clear()
         with pytest.raises(ObjectNotFoundError, match=path):
             worker.step()
-        read.append(sum(name.endswith(".parquet") for _, name in faulty(keeping).calls))
+        read.append(sum(name.endswith(".parquet") for _, name in faults(keeping).calls))
         shared.clock.advance_ms(15_000)
     assert 1 < sum(count > 0 for count in read) < 8
     cluster.store.put(path, data)
