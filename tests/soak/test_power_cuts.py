@@ -33,8 +33,9 @@ COMMITS_MAX = 50_000
 JOURNAL_S = 7
 """ext4 commits its journal every 5 s: names come to the disk before the bytes of their files."""
 
+# With pauses, or a machine that is slow elsewhere fills the device.
 WRITER = """
-import itertools, sys
+import itertools, sys, time
 from txnlog import Producer
 producer = Producer({"txnlog.root": sys.argv[1], "transactional.id": "t"})
 producer.init_transactions()
@@ -42,6 +43,7 @@ for number in itertools.count():
     with producer.transaction():
         producer.produce("a", str(number), partition=0)
     print(number, flush=True)
+    time.sleep(0.01)
 """
 COMMITTER = """
 import itertools, sys
