@@ -41,8 +41,8 @@ class BackOffs(Generic[K]):
             yield
         except TxnLogError as error:
             if counts(error):
-                _, last_ms, _ = self._failed.get(key, (0, self._pause_ms // 2, None))
-                pause_ms = min(2 * last_ms, self._pause_ms_max)
+                last = self._failed.get(key)
+                pause_ms = min(2 * last[1], self._pause_ms_max) if last else self._pause_ms
                 self._failed[key] = self._clock.boot_ms() + pause_ms, pause_ms, error.replace()
             raise
         self._failed.pop(key, None)
