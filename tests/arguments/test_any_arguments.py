@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests import tables
 from tests.arguments import junk
@@ -44,7 +45,7 @@ from txnlog.consumer import Consumer
 from txnlog.errors import InvalidCommitError, TxnLogError, UnexpectedError
 from txnlog.messages import TopicPartition
 from txnlog.producer import Producer
-from txnlog.protocol.snapshots import Snapshot
+from txnlog.protocol.snapshots import Snapshot, TopicVersion
 from txnlog.protocol.states import TransactionState
 from txnlog.settings.table import SETTINGS, SPARK
 from txnlog.storage.batches.records import HEADERS_TYPE
@@ -78,6 +79,7 @@ def with_headers(column: list[Any], kind: pa.DataType | None = HEADERS_TYPE) -> 
 
 
 flag = mostly(True, False)
+SNAPSHOT = Snapshot(cluster_id="", at_ms=0, topics={"orders": TopicVersion(version=1)})
 table_name = or_odd(st.sampled_from(("silver.orders", "new")), junk.odd_key)
 column = or_odd(st.sampled_from(("day", "id")), junk.odd_key)
 rows = mostly(
@@ -207,7 +209,7 @@ PARAMETERS: Mapping[str, st.SearchStrategy[Any]] = {
             stuck_ms=mostly(0, 5),
         )
     ),
-    "snapshot": mostly(None, "n", Snapshot(cluster_id="", at_ms=0, topics={})),
+    "snapshot": mostly(None, "n", SNAPSHOT),
     "state": mostly(None, "1:1"),
     "states": several(mostly(*TransactionState, *ConsumerGroupState)),
     "table": table,
@@ -331,6 +333,8 @@ def call_once(data: st.DataObject, here: World, kind: type[Client], name: str, w
     if name == "produce" and given_.get("on_delivery") is None:
         given_["on_delivery"] = here.report
     client = here.client(who)
+    if given_.get("snapshot") is SNAPSHOT and data.draw(st.booleans(), label="of this root"):
+        given_["snapshot"] = replace(SNAPSHOT, cluster_id=client.cluster_id)
     before = objects(here.shared)
     errors = outcome(here.clock, getattr(client, name), given_)
     if isinstance(client, Producer) and name.startswith("produce"):

@@ -29,8 +29,10 @@ from txnlog.errors import (
     InconsistentGroupProtocolError,
 )
 from txnlog.messages import TopicPartition
+from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner
 from txnlog.settings.config import parse_config
+from txnlog.testing.faults import SharedMemory
 
 # --- Callbacks, and the protocol ------------------------------------------------------------------
 
@@ -117,6 +119,13 @@ def test_cooperative_strategy_stands_alone(named: str) -> None:
         parse_config(config, "consumer")
 
 
+def asleep(shared: SharedMemory, other: Consumer) -> None:
+    """Two sessions pass in which only the other member sends heartbeats."""
+    for _ in range(2 * SESSION_MS // BEAT_MS):
+        shared.clock.advance_ms(BEAT_MS)
+        beat(other)
+
+
 # --- Fencing --------------------------------------------------------------------------------------
 
 
@@ -188,9 +197,7 @@ def test_offsets_sent_before_their_member_lost_its_partitions_are_refused() -> N
     assert len(read(first)) == 6
     before, name = sent(first), first.memberid()
     # It is paused for longer than a session; the other one has not rejoined when it wakes up.
-    for _ in range(2 * SESSION_MS // BEAT_MS):
-        shared.clock.advance_ms(BEAT_MS)
-        beat(second)
+    asleep(shared, second)
     assert name not in group_row(shared).members
     beat(first)
     first._consumption().maintain()
@@ -204,6 +211,34 @@ def test_offsets_sent_before_their_member_lost_its_partitions_are_refused() -> N
         cluster.coordinator.commit(row, (), offsets=[before])
     assert committed(first, 0) == -1001
     assert len(read(first) + read(second)) == 12
+
+
+def test_offsets_sent_in_on_revoke_by_who_is_expelled_there_are_refused() -> None:
+    """The new owner is gone before it has the partitions: they come back at once (R46, R48)."""
+    shared = filled()
+    there: list[GroupOffsets] = []
+
+    def on_revoke(one: Consumer, _: list[TopicPartition]) -> None:
+        there.append(sent(one))
+        asleep(shared, second)
+
+    told = Told()
+    first = cooperative(shared, enable_auto_commit=False, on_revoke=on_revoke, on_lost=told.on_lost)
+    assert len(read(first)) == 12
+    second = cooperative(shared, enable_auto_commit=False)
+    turn(shared, second, rounds=1)
+    turn(shared, first)
+    assert len(there) == 1
+    assert told.calls == [("on_lost", [0, 1])]
+    asleep(shared, first)
+    turn(shared, first)
+    assert parts(first) == [0, 1, 2, 3]
+    cluster = process(shared)
+    row = cluster.coordinator.init_producer_id("copy", Owner(run_id="r1"))
+    assert set(there[0].end["t"]) & {2, 3}
+    with pytest.raises(IllegalGenerationError):
+        cluster.coordinator.commit(row, (), offsets=there)
+    assert len(read(first)) == 12
 
 
 def test_member_that_lost_its_partitions_to_a_generation_from_outside_leaves_no_ghost() -> None:

@@ -139,8 +139,11 @@ def test_search_finds_copies_that_a_missing_rule_lets_through(
 
 @pytest.mark.soak
 def test_cooperative_members_copy_every_record_once_in_larger_spaces() -> None:
-    """The same with another join, or chained beside others, each to its end (R46, R48)."""
+    """The same with another join or expulsion, or chained beside others, each to its end (R46,
+    R48).
+    """
     assert_holds(CooperativeMembers("AB", records=1, joins=4), states_min=80_000)
+    assert_holds(CooperativeMembers("AB", records=1, joins=3, expulsions=2), states_min=500_000)
     result = assert_holds(CooperativeMembers("ABS", expulsions=0, chains=True), states_min=70_000)
     assert "A1 PREPARE of 1: after e0 " in result.labels
     assert_holds(CooperativeMembers("ABR", expulsions=0, chains=True), states_min=40_000)

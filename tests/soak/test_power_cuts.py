@@ -33,7 +33,7 @@ COMMITS_MAX = 50_000
 JOURNAL_S = 7
 """ext4 commits its journal every 5 s: names come to the disk before the bytes of their files."""
 
-# With pauses, or a machine that is slow elsewhere fills the device.
+# It pauses between transactions: where a test takes long, it would fill the device.
 WRITER = """
 import itertools, sys, time
 from txnlog import Producer

@@ -143,7 +143,6 @@ class Rebalances:
         """
         membership = session.membership
         if self._commits.is_fenced or status is MembershipStatus.LOST:
-            self.needs_rejoin = True
             self._lose_assignment(membership)
         elif self.needs_rejoin or status is MembershipStatus.REBALANCING:
             self.needs_rejoin = True
@@ -221,6 +220,8 @@ class Rebalances:
             self.remove(keys)
 
     def _lose_assignment(self, membership: Membership) -> None:
+        # Also in the midst of a join: heartbeats of the new id begin with the next one.
+        self.needs_rejoin = True
         keys = sorted(self._fetcher.readers)
         self._commits.is_fenced = False
         membership.lose()
