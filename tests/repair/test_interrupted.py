@@ -12,7 +12,7 @@ from obstore.store import MemoryStore
 from tests.cases import Some
 from tests.repair.power_cuts import build, cut_power, files_below
 from txnlog.admin import AdminClient, NewTopic
-from txnlog.errors import ConcurrentTransactionsError
+from txnlog.errors import ConcurrentTransactionsError, CorruptLogError
 from txnlog.process.clock import VirtualClock
 from txnlog.protocol.repair.losses import RepairReport
 from txnlog.protocol.verification.findings import Severity
@@ -186,3 +186,32 @@ def test_of_two_repairs_at_once_the_later_one_gives_up(damaged: dict[str, bytes]
         run(another(store, first))
     check_whole(store)
     assert content(store) == wanted
+
+
+def test_torn_plan_is_named_and_repaired_anew_without_it(
+    damaged: dict[str, bytes], some: Some[int]
+) -> None:
+    """Half of the repair may be done: what the sentence says to do must lead to a whole root."""
+    whole = store_of(damaged)
+    run(whole)
+    wanted = content(whole)
+    writes = [at for at, (verb, _) in enumerate(whole.calls) if verb in ("put", "delete", "move")]
+    plan = next(at for at in writes if whole.calls[at][1].endswith("/plan.json"))
+    steps = {kind_of(whole.calls[at]): at for at in writes if at >= plan}
+    for at in some(steps.values()):
+        store = store_of(damaged)
+        with pytest.raises(SimulatedCrash):
+            run(another(store, FaultsAt({at: Fault.CRASH_AFTER})))
+        folder = Repair(another(store)).find().interrupted
+        if not folder:
+            continue
+        path = f"{folder}/plan.json"
+        store.put(path, store.get(path)[:100])
+        with pytest.raises(CorruptLogError, match=r"plan\.json.*Delete this file"):
+            run(another(store))
+        store.delete([path])
+        later = another(store)
+        later.clock.sleep_ms(1)
+        run(later)
+        check_whole(store)
+        assert content(store) == wanted, f"call {at}: {whole.calls[at]}"

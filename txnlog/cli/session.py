@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from txnlog.cli.times import format_time
+from txnlog.cli.times import format_time, parse_pause_s
 from txnlog.errors import NonEmptyGroupError, TxnLogError
 from txnlog.text import json_text, printable, shell_option
 
@@ -36,7 +36,11 @@ CLEAR_SCREEN = "\x1b[H\x1b[2J\x1b[3J"
 
 Watch = Annotated[
     float | None,
-    typer.Option(help="Show it again every so many seconds, until Ctrl-C.", min=0.05),
+    typer.Option(
+        help="Show it again every so many seconds, until Ctrl-C.",
+        parser=parse_pause_s,
+        metavar="SECONDS",
+    ),
 ]
 
 

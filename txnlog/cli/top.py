@@ -10,7 +10,7 @@ import typer
 
 from txnlog.cli.session import Session, session_of, stopped_by_signals
 from txnlog.cli.strips import curve, strip
-from txnlog.cli.times import format_age, format_time
+from txnlog.cli.times import format_age, format_time, parse_pause_s
 from txnlog.errors import TxnLogError
 from txnlog.protocol.explanations import count_of
 from txnlog.protocol.moments import GroupMoment, Lane, Moment, Phase, TopicMoment
@@ -50,7 +50,10 @@ class Section(NamedTuple):
 def top(
     context: typer.Context,
     delay: Annotated[
-        float, typer.Option("--delay", "-d", help="Seconds between two looks.", min=0.5)
+        float,
+        typer.Option(
+            "--delay", "-d", help="Time between two looks.", parser=parse_pause_s, metavar="SECONDS"
+        ),
     ] = 2.0,
 ) -> None:
     """What goes on in a root, live: problems, groups, topics, transactions; Ctrl-C ends it.

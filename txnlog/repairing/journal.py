@@ -78,9 +78,10 @@ class Journal:
 
     def finish(self, on_step: _OnStep) -> RepairReport:
         """Bring everything in place. Raises ConcurrentTransactionsError if a client has written to
-        a table since: then the repair is given up, and another one begins anew.
+        a table since: then the repair is given up, and another one begins anew; CorruptLogError if
+        the plan cannot be read.
         """
-        plan = msgspec.json.decode(self._store.get(f"{self.folder}/plan.json"), type=JournalPlan)
+        plan = self._plan()
         parts: list[TableChange | str] = [*plan.tables, *plan.deleted]
         for done, part in enumerate(parts):
             on_step(part if isinstance(part, str) else part.table, done, len(parts))
@@ -95,6 +96,17 @@ class Journal:
         self._put("finished", b"")
         reach("repair.finished")
         return msgspec.structs.replace(plan.report, is_done=True)
+
+    def _plan(self) -> JournalPlan:
+        path = f"{self.folder}/plan.json"
+        try:
+            return msgspec.json.decode(self._store.get(path), type=JournalPlan)
+        except msgspec.DecodeError as error:
+            raise CorruptLogError(
+                f"{self._store.url}/{path}: the plan of an interrupted repair cannot be read "
+                f"({error}). Delete this file, and repair again: what was done of it stays, and "
+                f"what it took away is in {self.folder}/cut."
+            ) from error
 
     def _append(self, change: TableChange) -> None:
         """The commit decides who has the version: of two repairs at once, too."""
