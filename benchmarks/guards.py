@@ -1,4 +1,4 @@
-"""The cost of a commit's guards: chain, read-back, and the check of the slots around it."""
+"""The cost of a commit's guards: chain, read-back, and the look at the newest versions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def measure(scale: Scale) -> list[Figure]:
 
 @contextmanager
 def _without_guards() -> Iterator[None]:
-    """Commits hold no digest, are not decoded, and no slot around them is checked."""
+    """Commits hold no digest, are not decoded, and nobody looks at the newest versions."""
 
     def encode(
         log: DeltaLog, info: CommitInfo, found: Sequence[Action], path: str

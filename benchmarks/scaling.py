@@ -316,8 +316,8 @@ def limits(constants: Constants) -> list[tuple[str, float, str]]:
          "groups in other shards"),
         ("one shard of the transaction log: 2 commits, read and put", 1 / (4 * round_s),
          "more shards: they are chosen when the root is created"),
-        ("one topic: a marker commit, read and put", 1 / (2 * round_s),
-         "several topics, larger transactions"),
+        ("one topic: a marker commit, read and put, of one or more transactions", 1 / (2 * round_s),
+         "several topics, larger transactions, several writers"),
         ("one prefix of S3: 3,500 puts/s", 3_500 / one.puts,
          "S3 splits a busy prefix by itself; until then it answers 503 SlowDown"),
     ]  # fmt: skip

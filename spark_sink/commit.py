@@ -113,10 +113,7 @@ def commit_once(
     """
     files = task_files(options, tasks)
     phases.facts.update(staging_facts(tasks, files))
-    topics = tuple(sorted(files.topics))
-    begun = begin_batch(
-        cluster, options, tasks[0], batch_id, phases, topics=topics, is_empty=not topics
-    )
+    begun = begin_batch(cluster, options, tasks[0], batch_id, phases, files=files)
     if begun is None:
         return None
     return commit_begun(cluster, begun, files, phases, committed)
@@ -144,14 +141,14 @@ def begin_batch(
     batch_id: int,
     phases: Phases,
     *,
-    topics: Sequence[str] | None = None,
-    is_empty: bool = False,
+    files: TaskFiles | None = None,
 ) -> BegunBatch | None:
     """Get the row and the offsets ready; None if the batch is committed, or has nothing at all.
 
-    `topics` are those of the batch; None: they are not known, as it is not staged yet.
+    `files` are those of the batch; None: it is not staged yet.
     """
-    row, planned, read = _read(cluster, options, run.query_id, batch_id, topics or (), phases)
+    topics = () if files is None else tuple(sorted(files.topics))
+    row, planned, read = _read(cluster, options, run.query_id, batch_id, files, phases)
     is_next = goes_on(row, run.run_id, batch_id) and _is_published(cluster, row, read)
     if not is_next:
         # The row was a guess, on which only a commit may rely.
@@ -160,7 +157,7 @@ def begin_batch(
     is_first_of_run = not is_owned(row, run.run_id)
     with phases.measure("sources"):
         offsets = group_offsets(options, cluster, planned, is_first_of_run=is_first_of_run)
-    if is_empty and not offsets:
+    if files is not None and not topics and not offsets:
         return None
     if row is None or not is_next:
         # A decided transaction is finished first, whichever run decided it. A committed batch is
@@ -175,7 +172,7 @@ def begin_batch(
             # The topics may have changed while the id was taken over.
             read = None
             with phases.measure("own"):
-                row = _take_over(options, cluster, run, topics or ())
+                row = _take_over(options, cluster, run, topics)
             if _is_committed(row, options, run, planned):
                 return None
     _keep_figures_of(row.owner.last_batch, phases)
@@ -185,7 +182,7 @@ def begin_batch(
         row=row,
         offsets=offsets,
         is_first_of_run=is_first_of_run,
-        read=None if topics is None else read,
+        read=None if files is None else read,
     )
 
 
@@ -264,13 +261,14 @@ def _read(
     options: Config,
     query_id: str,
     batch_id: int,
-    topics: Sequence[str],
+    files: TaskFiles | None,
     phases: Phases,
 ) -> tuple[TransactionMetadata | None, PlannedBatch, TopicsRead | None]:
     """A guess of the state row, the planned offsets and the topics, together: once per batch.
 
     Only PREPARE, which proves the guess, may rely on it (D89). The time of the offsets is a phase
-    of its own, and what the others take longer is another.
+    of its own, and what the others take longer is another. Rows of small tasks are written beside;
+    of a batch that turns out to be committed, nobody refers to these files.
     """
     parts = Phases()
 
@@ -281,8 +279,11 @@ def _read(
     calls: list[Callable[[], Any]] = [
         partial(cluster.coordinator.guess, query_id),
         plan,
-        partial(read_topics, cluster, topics),
+        partial(read_topics, cluster, () if files is None else files.topics),
     ]
+    if files is not None:
+        # The commit calls it again, and fails if this did.
+        calls.append(partial(caught, partial(files.write, cluster.store)))
     group_id = options.get("group.id")
     if group_id is not None:
         offsets = cluster.offsets_log(group_id)

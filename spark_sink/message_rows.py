@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -139,13 +140,12 @@ class TaskFiles:
         def write(file: _File) -> None:
             file.staged = write_rows(store, file.lane, file.rows, compression=self._compression)
 
-        if len(waiting) < 2 or (store.is_local and self._bytes < THREADS_FROM_BYTES):
-            for file in waiting:
-                write(file)
-        else:
+        if store.is_local and self._bytes >= THREADS_FROM_BYTES:
             with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
                 for _ in pool.map(write, waiting):
                     pass
+        else:
+            store.together([partial(write, file) for file in waiting])
         staged = [item.staged if isinstance(item, _File) else item for item in self._files]
         return [file for file in staged if file is not None]
 

@@ -13,12 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from obstore.store import MemoryStore
 
 from spark_sink.commit import commit_once
 from spark_sink.messages import StagedTask
 from spark_sink.source_offsets import PlannedBatch
+from spark_sink.staging import Stager
 from tests.producer.worlds import group
 from tests.world import (
     GROUP,
@@ -38,7 +40,7 @@ from txnlog.errors import StorageError, TxnLogError
 from txnlog.messages import TopicPartition
 from txnlog.producer import Producer
 from txnlog.protocol.groups import GroupOffsets
-from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
+from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.settings.config import parse_config
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import Fault, SharedMemory
@@ -46,7 +48,7 @@ from txnlog.testing.rounds import RoundsStore
 
 SIZES = [(1, 1), (1, 16), (4, 4), (4, 16)]
 PAUSES_MS = [1_000, 15_000]
-"""Between transactions; after 10 s a log checks the slots around its head again."""
+"""Between transactions; after 10 s a log looks at its newest versions again."""
 
 
 class Counted:
@@ -177,24 +179,38 @@ def test_eager_and_idempotent_requests_take_the_same_rounds_whatever_they_write(
 # --- The sink -------------------------------------------------------------------------------------
 
 
-def batches_of(world: Counted, batch_id: int) -> tuple[StagedBatch, ...]:
-    return tuple(
-        staged(world.cluster, name, f"{batch_id}.{number}")
-        for name in world.topics
-        for number in range(world.partitions)
+def task_of(world: Counted, batch_id: int, *, sends_rows: bool) -> StagedTask:
+    """What a task has staged, or the rows that it sends."""
+    topics = [name for name in world.topics for _ in range(world.partitions)]
+    values = [f"{batch_id}.{number}" for number in range(len(topics))]
+    stager = Stager(
+        world.cluster,
+        topic=None,
+        include_headers=False,
+        target_size_bytes=1 << 20,
+        message_bytes_max=1 << 20 if sends_rows else 0,
     )
+    partitions = pa.array([*range(world.partitions)] * len(world.topics), pa.int32())
+    rows = {"topic": topics, "value": values, "partition": partitions}
+    batches = stager.write([pa.RecordBatch.from_pydict(rows)])
+    assert bool(batches) != sends_rows
+    return StagedTask(0, tuple(batches), "query", "run", batch_id, rows=stager.message_rows)
 
 
 @pytest.mark.parametrize("pause_ms", PAUSES_MS)
 @pytest.mark.parametrize("with_group", [False, True])
+@pytest.mark.parametrize("sends_rows", [False, True])
 @pytest.mark.parametrize("size", [(1, 2), (4, 2)])
 def test_micro_batch_reads_once_and_is_visible_after_two_rounds_more(
     size: tuple[int, int],
+    sends_rows: bool,
     with_group: bool,
     pause_ms: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One round for the row and the topics, PREPARE, markers, offsets; and no sweep before."""
+    """One round for the row and the topics, PREPARE, markers, offsets; and no sweep before. Files
+    of rows that tasks have sent are written beside the first.
+    """
     world = Counted(*size)
 
     def offsets(*_: Any, **__: Any) -> list[GroupOffsets]:
@@ -207,7 +223,7 @@ def test_micro_batch_reads_once_and_is_visible_after_two_rounds_more(
     ended: list[TransactionMetadata | None] = []
     for batch_id in range(4):
         world.shared.clock.advance_ms(pause_ms)
-        task = StagedTask(0, batches_of(world, batch_id), "query", "run", batch_id)
+        task = task_of(world, batch_id, sends_rows=sends_rows)
 
         def commit(task: StagedTask = task, batch_id: int = batch_id) -> None:
             ended.append(commit_once(world.cluster, options, [task], batch_id, Phases()))
@@ -218,7 +234,7 @@ def test_micro_batch_reads_once_and_is_visible_after_two_rounds_more(
         assert ended[-1] is not None
     # COMPLETE is in the next batch's PREPARE.
     assert (rounds, max(visible)) == ((4, 4) if with_group else (3, 3))
-    read_at = calls.index(next(one for one in calls if one[0] == "put"))
+    read_at = next(at for at, (verb, path) in enumerate(calls) if verb == "put" and "_log/" in path)
     tables = [path.split("/")[0] for _, path in calls[:read_at]]
     # After a pause it looks around the head, too, in the same round.
     assert len([table for table in tables if "state" in table]) == (4 if pause_ms > 10_000 else 1)
