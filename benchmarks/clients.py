@@ -5,13 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median, quantiles
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from benchmarks.figures import Figure, at_least, at_most, reported
+from benchmarks.figures import OURS, Comparison, Figure, at_least, at_most, reported
 from benchmarks.folders import new_folder
 from benchmarks.scale import Scale
+from benchmarks.session import take_turns
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.messages import OFFSET_BEGINNING, TopicPartition
@@ -37,6 +40,7 @@ def measure(scale: Scale) -> list[Figure]:
         *_many_producers(cluster, scale),
         *_records_in(cluster, scale),
         *_records_out(cluster, scale),
+        *_read_whole(cluster, root, scale),
     ]
     wait_for_background()
     return figures
@@ -180,6 +184,26 @@ def _records_out(cluster: Cluster, scale: Scale) -> list[Figure]:
         _rate("records out, by message", by_message, scale.records_by_message, 150_000, scale),
         _rate("records out, by Arrow batch", by_arrow, arrow_records, 2_000_000, scale),
     ]
+
+
+def _read_whole(cluster: Cluster, root: str, scale: Scale) -> list[Figure]:
+    """`Cluster.read` beside pyarrow's own reader, which checks no checksums, of the same files."""
+    names = sorted(cluster.topic("arrow").view.by_path)
+    files = [f"{root}/arrow/{name}" for name in names]
+
+    def rate(read: Callable[[], pa.Table]) -> list[float]:
+        started = time.perf_counter()
+        records = read().num_rows
+        return [records / (time.perf_counter() - started) / 1000]
+
+    columns = ["timestamp", "key", "value"]
+    ours = partial(cluster.read, "arrow", columns=["offset", *columns])
+    theirs = partial(pq.read_table, files, columns=["offset_delta", *columns])
+    turns = {"pyarrow": partial(rate, theirs), OURS: partial(rate, ours)}
+    compared = Comparison(
+        "a topic as an Arrow table", "records/ms", take_turns(turns, scale.rounds)
+    )
+    return [*compared.each(), compared.ratio("pyarrow", "pyarrow.parquet.read_table of its files")]
 
 
 def _rate(name: str, run: Callable[[], None], records: int, goal: float, scale: Scale) -> Figure:

@@ -1,4 +1,4 @@
-"""Python transactions compared with confluent-kafka's: one loop, as the names are the same."""
+"""Python clients compared with confluent-kafka's: one loop for both, as the names are the same."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from benchmarks.scale import Scale
 from benchmarks.session import take_turns
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
+from txnlog.messages import TopicPartition
 from txnlog.producer import Producer
 from txnlog.storage.delta.checkpointer import wait_for_background
 
@@ -28,7 +29,8 @@ THEIRS = "confluent-kafka"
 PARTITIONS = 4
 RECORDS = 100
 VALUE = b"v" * 100
-INPUT = "input"
+INPUT, READ = "input", "read"
+AT_ONCE = 500
 TIMEOUT_S = 10.0
 # By default librdkafka retries a pending request to the coordinator after 100 ms, and waits up to
 # 500 ms for more records to read. A commit flushes, so linger.ms makes no difference.
@@ -39,7 +41,9 @@ _numbers = itertools.count()
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """Transactions of RECORDS records over PARTITIONS partitions, without and with offsets."""
+    """Transactions of RECORDS records over PARTITIONS partitions, without and with offsets; then
+    records out, by `consume` and by `poll`.
+    """
     with ExitStack() as stack:
         address = stack.enter_context(kafka_broker(scale.cores))
         theirs = own_process(kafka_runs, address, scale, beside=broker_pid(address))
@@ -51,11 +55,26 @@ def measure(scale: Scale) -> list[Figure]:
             ("produce", "one producer, 100 records", 3.0),
             ("consume_transform_produce", "consume-transform-produce, 100 records", 1.5),
         ):
-            figures += _compared(call, method, name, goal, scale)
+            figures += _transactions(call, method, name, goal, scale)
+        for method in ("consume", "poll"):
+            figures += _records(call, method, scale)
     return figures
 
 
-def _compared(
+def _records(call: dict[str, Callable[..., Any]], method: str, scale: Scale) -> list[Figure]:
+    turns = {peer: partial(call[peer], method) for peer in call}
+    name = f"one consumer, {method}: records"
+    compared = Comparison(name, "records/ms", take_turns(turns, scale.rounds))
+    return [
+        *compared.each(),
+        compared.ratio(THEIRS),
+        *processor_figures(
+            name, turns, warm_ups=1, work=scale.records_by_message / 1e6, unit=PER_MILLION
+        ),
+    ]
+
+
+def _transactions(
     call: dict[str, Callable[..., Any]], method: str, name: str, goal: float, scale: Scale
 ) -> list[Figure]:
     times: dict[str, list[dict[str, float]]] = {peer: [] for peer in call}
@@ -95,6 +114,7 @@ def kafka_runs(address: str, scale: Scale) -> Iterator[Runs]:
         scale,
         producer=lambda more: confluent_kafka.Producer({**common, **PRODUCER, **more}),
         consumer=lambda more: confluent_kafka.Consumer({**common, **CONSUMER, **more}),
+        partition=confluent_kafka.TopicPartition,
         create_topic=partial(create_topic, address),
     )
 
@@ -108,6 +128,7 @@ def txnlog_runs(root: str, scale: Scale) -> Iterator[Runs]:
         scale,
         producer=lambda more: Producer({**common, **more}),
         consumer=lambda more: Consumer({**common, **more}),
+        partition=TopicPartition,
         create_topic=lambda topic, partitions: cluster.create_topic(topic, partitions=partitions),
     )
     wait_for_background()
@@ -122,21 +143,33 @@ class Runs:
         *,
         producer: Callable[[dict[str, Any]], Any],
         consumer: Callable[[dict[str, Any]], Any],
+        partition: Callable[[str, int, int], Any],
         create_topic: Callable[[str, int], object],
     ) -> None:
         self._producer = producer
         self._consumer = consumer
+        self._partition = partition
         self._create_topic = create_topic
         self._count = scale.client_transactions
         self._warm_up = scale.client_transactions // 10
+        self._records = scale.records_by_message
         self._create_topic(INPUT, PARTITIONS)
-        self._transactions(INPUT, lambda producer: _produce(producer, INPUT))
+        self._transactions(INPUT, lambda producer: _produce(producer, INPUT, RECORDS))
+        self._create_topic(READ, PARTITIONS)
+        producer = self._producer({"transactional.id": READ})
+        producer.init_transactions()
+        for _ in range(self._records // AT_ONCE):
+            producer.begin_transaction()
+            _produce(producer, READ, AT_ONCE)
+            producer.commit_transaction()
+        if hasattr(producer, "close"):
+            producer.close()
 
     def produce(self) -> dict[str, float]:
         """Transactions that only produce."""
         topic = f"topic{next(_numbers)}"
         self._create_topic(topic, PARTITIONS)
-        return self._transactions(topic, lambda producer: _produce(producer, topic))
+        return self._transactions(topic, lambda producer: _produce(producer, topic, RECORDS))
 
     def consume_transform_produce(self) -> dict[str, float]:
         """Each transaction has the records of one `consume`, and the offsets after them."""
@@ -167,6 +200,29 @@ class Runs:
         finally:
             consumer.close()
 
+    def consume(self) -> list[float]:
+        """Records a millisecond of a new consumer, after its first ones."""
+        return self._read(lambda consumer: consumer.consume(AT_ONCE, TIMEOUT_S))
+
+    def poll(self) -> list[float]:
+        """The same, one record at a time."""
+        return self._read(lambda consumer: [consumer.poll(TIMEOUT_S)])
+
+    def _read(self, take: Callable[[Any], list[Any]]) -> list[float]:
+        consumer = self._consumer({"group.id": READ, "enable.auto.commit": False})
+        numbers = range(PARTITIONS)
+        consumer.assign([self._partition(READ, number, 0) for number in numbers])
+        try:
+            count = left = self._records // AT_ONCE * AT_ONCE - len(take(consumer))
+            started = time.perf_counter()
+            while left > 0:
+                messages = take(consumer)
+                assert messages[0].value() == VALUE
+                left -= len(messages)
+            return [count / (time.perf_counter() - started) / 1000]
+        finally:
+            consumer.close()
+
     def _transactions(self, name: str, fill: Callable[[Any], None]) -> dict[str, float]:
         """The first tenth does not count."""
         producer = self._producer({"transactional.id": name})
@@ -191,6 +247,6 @@ class Runs:
         }
 
 
-def _produce(producer: Any, topic: str) -> None:
-    for record in range(RECORDS):
+def _produce(producer: Any, topic: str, records: int) -> None:
+    for record in range(records):
         producer.produce(topic, VALUE, partition=record % PARTITIONS)
