@@ -13,6 +13,7 @@ from benchmarks.suite import Suite, run
 SPARK_GROUPS = ("sink", "source", "sql", "latency", "table_batches")
 GROUPS = (
     *("transactions", "clients", "aborted", "opening", "flatness", "history", "staging"),
+    "task_phases",
     *("writers", "tables", "copies"),
     *("guards", "verify", "checkpoints"),
     *SPARK_GROUPS,
