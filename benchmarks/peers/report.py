@@ -29,7 +29,7 @@ Entry = Mapping[str, Any]
 
 def write_report(path: Path) -> None:
     """RESULTS.md and the plot beside the figures; the page, if these are the project's own."""
-    entries = json.loads(path.read_text())
+    entries = [entry for entry in json.loads(path.read_text()) if _means_something(entry)]
     results = path.parent / "RESULTS.md"
     written = results.read_text().partition(END)[2] if results.exists() else "\n"
     results.write_text(f"{BEGIN}\n{render(entries)}\n{END}{written}")
@@ -38,6 +38,13 @@ def write_report(path: Path) -> None:
     if path.resolve() == FIGURES:
         PAGE.write_text(with_table(PAGE.read_text(), entries))
         print(f"written to {PAGE}")
+
+
+def _means_something(entry: Entry) -> bool:
+    """With more tasks than the machine has cores only processor time and numbers of files do."""
+    tasks = entry.get("shape", {}).get("cores", 0)
+    fits = entry["group"] == "clients" or tasks <= int(entry["machine"].partition(" ")[0])
+    return fits or entry["unit"] == "files" or entry["name"].startswith(PROCESSOR)
 
 
 def with_table(page: str, entries: Iterable[Entry]) -> str:
@@ -79,15 +86,21 @@ def render(entries: list[Entry]) -> str:
     ratios = [entry for entry in entries if entry["unit"] == "x"]
     limits = [entry for entry in ratios if _is_limit(entry)]
     others = [entry for entry in ratios if entry not in limits]
+    spent = {
+        (entry["name"].removeprefix(PROCESSOR), _where(entry)): entry
+        for entry in entries
+        if entry["name"].startswith(PROCESSOR)
+    }
     sections = [
         "# txnlog beside its peers",
         "\n".join(_versions(entries)),
         "## Ratios, losses first",
         "Medians of txnlog to medians of the peer; the spread is that of the rounds. `local[n]` "
         "runs n tasks at once; then come the files of a micro-batch and the partitions of its "
-        "topic. What is behind the peer is in bold.",
+        "topic. Processor time is that of txnlog's processes and of the peer's, without a Kafka "
+        "broker. What is behind the peer is in bold.",
         _table(
-            ("", "ratio", "where", "goal", "holds", "spread", "against"),
+            ("", "ratio", "where", "goal", "holds", "spread", "against", "processor time"),
             (
                 (
                     entry["name"],
@@ -97,6 +110,7 @@ def render(entries: list[Entry]) -> str:
                     ("yes" if entry["holds"] else "**no**") if entry["goal"] else "",
                     _spread(entry, 2),
                     entry["against"],
+                    _processor(entry, spent),
                 )
                 for entry in sorted(others, key=lambda entry: (_wins(entry), entry["holds"]))
             ),
@@ -105,7 +119,7 @@ def render(entries: list[Entry]) -> str:
         "Spark and Arrow transfer alone: a Python source of equal rows, a Python sink that drops "
         "its rows, with everything that makes txnlog's fast. Above 1, or for ms below, is noise.",
         _table(
-            ("", "share of the limit", "where", "spread", ""),
+            ("", "share of the limit", "where", "spread", "", "processor time"),
             (
                 (
                     entry["name"],
@@ -113,6 +127,7 @@ def render(entries: list[Entry]) -> str:
                     _where(entry),
                     _spread(entry, 2),
                     entry["against"],
+                    _processor(entry, spent),
                 )
                 for entry in limits
             ),
@@ -146,6 +161,18 @@ def render(entries: list[Entry]) -> str:
         ),
     ]
     return "\n\n".join(filter(None, sections))
+
+
+def _processor(ratio: Entry, spent: Mapping[tuple[str, str], Entry]) -> str:
+    """Ours and the peer's of a ratio, "<work>, <ours> against <peer>"."""
+    work, _, peers = ratio["name"].rpartition(", ")
+    ours, _, theirs = peers.partition(" against ")
+    for name in (work, work.rpartition(": ")[0]):
+        mine = spent.get((f"{name}: {ours}", _where(ratio)))
+        other = spent.get((f"{name}: {theirs}", _where(ratio)))
+        if mine and other:
+            return f"{mine['value']:.3g} to {other['value']:.3g} {mine['unit']}"
+    return ""
 
 
 def _where(entry: Entry) -> str:
