@@ -11,6 +11,7 @@ import pytest
 
 from tests.cases import Some
 from tests.consumer.records import BEAT_MS, Told, beat, consumer, member, parts, put, turn, world
+from tests.faults import Trial, cuts
 from tests.interrupting import interrupted_at
 from tests.world import process
 from txnlog.consumer import Consumer
@@ -26,7 +27,7 @@ from txnlog.consuming.rebalances import Rebalances
 from txnlog.errors import ClientStateError, CorruptLogError, StorageError, TxnLogError
 from txnlog.messages import TopicPartition
 from txnlog.storage.delta.log_files import commit_path
-from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, Plan, SharedMemory, no_faults
+from txnlog.testing.faults import Fault, FaultyStore, SharedMemory, no_faults
 
 VALUES = [b"0", b"1"]
 FILES = tuple(
@@ -74,12 +75,12 @@ def polled(
     return found
 
 
-def polled_with(reader: Consumer, plan: Plan) -> list[bytes]:
-    """The same, with faults in the first polls."""
-    store_of(reader).plan = plan
-    found = polled(reader, 3)
-    store_of(reader).plan = no_faults
-    return found + polled(reader)
+def polling(shared: SharedMemory, reader: Consumer) -> Trial:
+    """Three polls."""
+    found: list[bytes] = []
+    polls = partial(polled, reader, 3)
+    cluster = reader._consumption().cluster
+    return Trial(shared, cluster, lambda: found.extend(polls()), more=(reader, found))
 
 
 @contextmanager
@@ -104,6 +105,12 @@ def check_shared(shared: SharedMemory, reader: Consumer) -> None:
     assert len(parts(reader)) == 1
 
 
+def check_all_read(trial: Trial) -> None:
+    reader, found = trial.more
+    assert sorted(found + polled(reader)) == VALUES
+    check_shared(trial.shared, reader)
+
+
 # --- Store errors ---------------------------------------------------------------------------------
 
 
@@ -114,15 +121,12 @@ def test_store_error_at_any_call_of_the_first_polls_only_delays(
 ) -> None:
     """A consumer held its partitions for ever without reading them, and without an error (R48)."""
 
-    def run(plan: FaultsAt) -> int:
+    def begin() -> Trial:
         shared = filled()
-        reader = member(shared, topics)
-        assert sorted(polled_with(reader, plan)) == VALUES, plan
-        check_shared(shared, reader)
-        return plan.calls
+        return polling(shared, member(shared, topics))
 
-    for number in some(range(run(FaultsAt({})))):
-        run(FaultsAt({number: fault}))
+    for trial in cuts(begin, some, (fault,)):
+        check_all_read(trial)
 
 
 @SUBSCRIPTIONS
@@ -131,18 +135,16 @@ def test_store_error_at_any_call_of_a_changed_subscription_only_delays(
 ) -> None:
     """A failed listing left the consumer without partitions for metadata.max.age.ms (R48)."""
 
-    def run(plan: FaultsAt) -> int:
+    def begin() -> Trial:
         shared = filled()
         process(shared).create_topic("other", partitions=1)
         reader = member(shared, ["other"])
         polled(reader, 3)
         reader.subscribe(topics)
-        assert sorted(polled_with(reader, plan)) == VALUES, plan
-        check_shared(shared, reader)
-        return plan.calls
+        return polling(shared, reader)
 
-    for number in some(range(run(FaultsAt({})))):
-        run(FaultsAt({number: Fault.FAIL_BEFORE}))
+    for trial in cuts(begin, some, (Fault.FAIL_BEFORE,)):
+        check_all_read(trial)
 
 
 def test_assign_that_fails_changes_nothing() -> None:
