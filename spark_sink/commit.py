@@ -201,11 +201,10 @@ def commit_begun(
     write = partial(files.write, cluster.store)
     left = cluster.coordinator.commit(
         begun.row,
-        Staging(files.topics, write, tables),
+        Staging(files.topics, write, tables, begun.read),
         offsets=begun.offsets,
         last_batch=LastBatch(batch_id=planned.batch_id, digest=planned.digest, topics=topics),
         phases=phases,
-        read=begun.read,
     )
     if committed is not None:
         done = CommittedBatch(

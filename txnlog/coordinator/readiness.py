@@ -13,7 +13,6 @@ from typing import Any
 from txnlog.coordinator.root import Root, by_shard
 from txnlog.coordinator.staged_files import (
     Staging,
-    TopicsRead,
     check_read_batches,
     read_topics,
 )
@@ -31,16 +30,14 @@ def get_ready(
     row: TransactionMetadata,
     staging: Staging,
     offsets: Sequence[GroupOffsets],
-    *,
-    read: TopicsRead | None = None,
 ) -> Sequence[StagedBatch]:
     """Write the files, read and check their topics and tables, and read the shards of the row and
-    the groups.
+    the groups, as far as nobody has just read them.
 
-    `read` are the topics, if they and the shards were just read. Topics that have batches of the
-    transaction already are read for their markers only (D131). Returns the files; raises what the
-    parts raise, after all have been tried.
+    Topics that have batches of the transaction already are read for their markers only (D131).
+    Returns the files; raises what the parts raise, after all have been tried.
     """
+    read = staging.read
     shard = root.shard_for(row.transactional_id)
     topics = {*staging.topics, *(touched.topic for touched in row.partitions)}
     # Shards are created before: that uses the cluster's own log.
@@ -78,7 +75,7 @@ def get_held_ready(root: Root, row: TransactionMetadata, offsets: Sequence[Group
     for log, error in zip(logs, read, strict=True):
         if isinstance(log, TopicLog) and error is None:
             _check_there(log, row)
-    get_ready(root, row, Staging.done(()), offsets, read={})
+    get_ready(root, row, Staging(frozenset(), tuple, read={}), offsets)
 
 
 def _check_there(log: TopicLog, row: TransactionMetadata) -> None:

@@ -29,17 +29,22 @@ from txnlog.storage.delta.tombstones import read_tombstones
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.topic_log import TopicLog
 
+TopicsRead = Mapping[str, TxnLogError | None]
+"""Topic -> why it could not be read a moment ago; None for one that was read."""
+
 
 class Staging(NamedTuple):
     """Files of a commit that are still to be written: `write` does it, and returns them.
 
     After an error `write` is called again, and need not repeat what it has done. `tables` are the
-    changes of tables of others; their part files are written beside.
+    changes of tables of others; their part files are written beside. `read` are all topics, if they
+    and the shards of the id and its groups were just read.
     """
 
     topics: frozenset[str]
     write: Callable[[], Sequence[StagedBatch]]
     tables: tuple[TableChange, ...] = ()
+    read: TopicsRead | None = None
 
     @classmethod
     def done(cls, batches: Sequence[StagedBatch]) -> Staging:
@@ -53,10 +58,6 @@ def check_batches(root: Root, batches: Sequence[StagedBatch]) -> None:
     Raises UnknownTopicIdError, StagedFileTooOldError.
     """
     check_read_batches(root, batches, read_topics(root, {batch.topic for batch in batches}))
-
-
-TopicsRead = Mapping[str, TxnLogError | None]
-"""Topic -> why it could not be read a moment ago; None for one that was read."""
 
 
 def read_topics(root: Root, topics: Iterable[str]) -> TopicsRead:

@@ -27,7 +27,7 @@ from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.producer_ids import markers_for, markers_of, unknown_producer_id
 from txnlog.coordinator.readiness import get_held_ready, get_ready
 from txnlog.coordinator.root import Root
-from txnlog.coordinator.staged_files import Staging, TopicsRead, check_ages
+from txnlog.coordinator.staged_files import Staging, check_ages
 from txnlog.coordinator.state_rows import describe
 from txnlog.coordinator.tables import parts_of
 from txnlog.errors import (
@@ -205,18 +205,16 @@ class TransactionCoordinator:
         offsets: Sequence[GroupOffsets] = (),
         last_batch: LastBatch | None = None,
         phases: Phases | None = None,
-        read: TopicsRead | None = None,
     ) -> TransactionMetadata:
         """Steps 1 to 3: commit staged batches and group offsets as one transaction.
 
         Returns the row afterwards, which another owner may have taken: PREPARE_COMMIT, with its
         COMPLETE left. As `row` of the next commit it is completed by the write of that decision;
         any other call completes it first. `last_batch` of a streaming query is recorded with the
-        decision; `phases` measures the times; `read` are all topics of the batches if they were
-        just read. Before the decision, raises what fences or refuses the transaction;
-        TableConflictError: then the row, read again, can begin another one. An error
-        after it has `decided` in its context: a repeated call writes what is missing, or any other
-        process does.
+        decision; `phases` measures the times. Before the decision, raises what fences or refuses
+        the transaction; TableConflictError: then the row, read again, can begin another one. An
+        error after it has `decided` in its context: a repeated call writes what is missing, or any
+        other process does.
         """
         given, row = row, as_completed(row)
         measured = phases or Phases()
@@ -229,7 +227,7 @@ class TransactionCoordinator:
                     staged = staging.write()
                     get_held_ready(self._root, row, offsets)
                 else:
-                    staged = get_ready(self._root, row, staging, offsets, read=read)
+                    staged = get_ready(self._root, row, staging, offsets)
             if offsets:
                 with measured.measure("tickets"):
                     tickets = self._groups.tickets(row, offsets)
