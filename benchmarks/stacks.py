@@ -1,0 +1,127 @@
+"""`python -m benchmarks.stacks`: where the addBatch of a small micro-batch spends its time.
+
+It takes the stacks of Spark's threads again and again while micro-batches of 100 records run, of
+txnlog and of the Python source and sink that do nothing, and shares the time of addBatch out by
+what they show. Taking them costs something: the last line has addBatch without it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.folders import new_folder
+from benchmarks.latency import LatencyRuns, fill
+from benchmarks.scale import FULL
+from benchmarks.session import bench_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RUNS, TURNS, WARM_UPS = 3, 4, 3
+LIST_THREADS_S = 0.3
+ADD_BATCH = "withNewExecutionId"
+IN_JOB = "DAGScheduler.runJob"
+# What the stack of the stream's thread has, the first one counts.
+DRIVER = {
+    "createStreamingWriterFactory": "the writer's plan: a Python worker is asked",
+    "PythonStreamingWrite.commit": "the commit: a Python worker is asked",
+    IN_JOB: "the job",
+    "SparkPlan.execute(": "the plan becomes a job: code is generated",
+    "SparkContext.runJob": "the job is submitted",
+    "explainString": "the plan is described for listeners",
+    "SparkPlanInfo": "the plan is described for listeners",
+    "ExpressionEncoder": "an encoder is made of the result, which is empty",
+}
+REST = "Spark's events, settings, the rest"
+# While the stream's thread waits for its job: what the tasks' stacks have.
+TASKS = {
+    "EPollSelectorImpl": "the job: tasks wait for Python",
+    "SocketChannelImpl": "the job: rows go to Python",
+    "genCode": "the job: a task generates code",
+    "TaskRunner.run": "the job: a task's other work in the JVM",
+}
+NO_TASK = "the job: no task runs: scheduling"
+
+
+class Stacks:
+    """Takes stacks while it is entered; `parts` are their numbers."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._jvm: Any = spark._jvm
+        self.parts: Counter[str] = Counter()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Stacks:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        listed_s, stream, tasks = -LIST_THREADS_S, None, [0]
+        while not self._stop.is_set():
+            if stream is None or time.monotonic() - listed_s > LIST_THREADS_S:
+                listed_s = time.monotonic()
+                stream, tasks = self._threads()
+                continue
+            stack = self._stack(stream)
+            if ADD_BATCH not in stack:
+                continue
+            part = next((what for name, what in DRIVER.items() if name in stack), REST)
+            if IN_JOB in stack:
+                own = "".join(self._stack(task) for task in tasks)
+                part = next((what for name, what in TASKS.items() if name in own), NO_TASK)
+            self.parts[part] += 1
+
+    def _threads(self) -> tuple[int | None, list[int]]:
+        threads = self._jvm.java.lang.Thread.getAllStackTraces().keySet()
+        found = {
+            thread.getId(): thread.getName() for thread in self._jvm.java.util.ArrayList(threads)
+        }
+        streams = [key for key, name in found.items() if name.startswith("stream execution")]
+        tasks = [key for key, name in found.items() if name.startswith("Executor task launch")]
+        return next(iter(streams), None), tasks
+
+    def _stack(self, thread: int) -> str:
+        return str(self._jvm.org.apache.spark.util.Utils.getThreadDumpForThread(thread).toString())
+
+
+def main() -> None:
+    """Print the ms of each part, on average of all micro-batches."""
+    parts: dict[str, Counter[str]] = {"nothing": Counter(), "txnlog": Counter()}
+    with_ms: dict[str, list[int]] = {name: [] for name in parts}
+    plain_ms: dict[str, list[int]] = {name: [] for name in parts}
+    with bench_session() as spark:
+        root = new_folder()
+        fill(root, FULL)
+        runs = LatencyRuns(spark, Path(root), Path(root), FULL)
+        for turn in range(-WARM_UPS, TURNS):
+            for name in list(parts)[:: 1 if turn % 2 else -1]:
+                run = runs.txnlog if name == "txnlog" else runs.nothing
+                plain = [batch["addBatch"] for _ in range(RUNS) for batch in run()]
+                if turn < 0:
+                    continue
+                with Stacks(spark) as stacks:
+                    with_ms[name] += [batch["addBatch"] for _ in range(RUNS) for batch in run()]
+                parts[name] += stacks.parts
+                plain_ms[name] += plain
+    print(f"{'ms of addBatch':55}" + "".join(f"{name:>9}" for name in parts))
+    for part in sorted(set().union(*parts.values()), key=lambda part: -parts["txnlog"][part]):
+        shares = [
+            found[part] / found.total() * mean(with_ms[name]) for name, found in parts.items()
+        ]
+        print(f"{part:55}" + "".join(f"{share:9.1f}" for share in shares))
+    for title, times in (("in all", with_ms), ("without taking stacks", plain_ms)):
+        print(f"{title:55}" + "".join(f"{mean(times[name]):9.1f}" for name in parts))
+
+
+if __name__ == "__main__":
+    main()
