@@ -228,9 +228,10 @@ def test_broken_pipe_prints_no_error_and_commits_no_unwritten_record(topic: Comm
         assert consuming.stdout.readline().startswith(b"0 ")
         consuming.stdout.close()
         assert ended(consuming) == (0, b"")
-    [row] = topic.json("groups", "describe", "-g", "g")
-    assert row["CURRENT-OFFSET"] is None or row["CURRENT-OFFSET"] <= 1_000
-    first = row["CURRENT-OFFSET"] or 0
+    # The group is not there if nothing was committed.
+    described = topic.run("groups", "describe", "-g", "g", "--output", "json").stdout
+    first = sum(row["CURRENT-OFFSET"] or 0 for row in json.loads(described or "[]"))
+    assert first <= 1_000
     rest = topic.ok("consume", "-t", "t", "-g", "g", "--from-beginning", "-n", str(3_000 - first))
     assert [int(line.split()[0]) for line in rest.splitlines()] == list(range(first, 3_000))
 

@@ -11,7 +11,15 @@ import typer
 from typer.core import TyperGroup
 
 from txnlog.cli.flags import refuse_options_of_kafka
-from txnlog.cli.session import Output, Session, fail, given_root, parse_storage, pipe_closed
+from txnlog.cli.session import (
+    Output,
+    Session,
+    discard_output,
+    fail,
+    given_root,
+    parse_storage,
+    warn,
+)
 from txnlog.errors import TxnLogError
 from txnlog.process.version import VERSION
 from txnlog.text import printable
@@ -56,19 +64,33 @@ class RootCommand(TyperGroup):
         return super().parse_args(ctx, hoisted(args))
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
-        with _printable_usage():
+        with _printable_usage(), _written():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with _printable_usage():
+            with _printable_usage(), _written():
                 return super().invoke(ctx)
         except TxnLogError as error:
             fail(error, is_json=isinstance(ctx.obj, Session) and ctx.obj.is_json)
             raise typer.Exit(1) from None
-        except BrokenPipeError:
-            pipe_closed()
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    """Ends the command where a stream fails: with 0 if the reader of a pipe has exited."""
+    try:
+        yield
+    except (OSError, SystemExit) as error:
+        # rich makes a SystemExit of a closed pipe.
+        failed = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(failed, OSError) or failed.filename is not None:
+            raise
+        discard_output()
+        if isinstance(failed, BrokenPipeError):
             raise typer.Exit(0) from None
+        warn(f"The output cannot be written: {failed.strerror or failed}.")
+        raise typer.Exit(1) from None
 
 
 @contextmanager
@@ -108,7 +130,7 @@ app = typer.Typer(
 
 def _print_version(is_given: bool) -> None:
     if is_given:
-        print(f"txnlog {VERSION}")
+        typer.echo(f"txnlog {VERSION}")
         raise typer.Exit
 
 

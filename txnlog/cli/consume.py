@@ -15,7 +15,7 @@ import typer
 
 from txnlog.cli import completion
 from txnlog.cli.record_lines import to_json
-from txnlog.cli.session import parse_numbers, pipe_closed, session_of, stopped_by_signals
+from txnlog.cli.session import parse_numbers, session_of, stopped_by_signals
 from txnlog.cli.tail import POLL_S, tail
 from txnlog.cli.times import format_time, parse_since_ms
 from txnlog.consumer import Consumer
@@ -222,12 +222,8 @@ def consume(
             else:
                 consumer.assign(partitions)
         for batch, shown in _batches(consumer, newest, matches, stop, max_messages, timeout_ms):
-            try:
-                sys.stdout.buffer.write(b"".join(to_line(message) + b"\n" for message in shown))
-                sys.stdout.buffer.flush()
-            except BrokenPipeError:
-                pipe_closed()
-                return
+            sys.stdout.buffer.write(b"".join(to_line(message) + b"\n" for message in shown))
+            sys.stdout.buffer.flush()
             if group is not None:
                 consumer.commit(offsets=_after(batch), asynchronous=False)
 

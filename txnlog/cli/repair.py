@@ -9,7 +9,7 @@ import typer
 
 from txnlog.admin import AdminClient
 from txnlog.cli.progress import tables_bar
-from txnlog.cli.session import Session, session_of
+from txnlog.cli.session import Session, ends_with, session_of
 from txnlog.protocol.repair.losses import LostTransaction, RepairReport
 from txnlog.protocol.shards import STATE_PREFIX
 from txnlog.repairing.repair import WATCH_MS_DEFAULT
@@ -43,12 +43,11 @@ def repair(
         found = client.repair(
             dry_run=not yes, watch_ms=watch_seconds * 1000, progress=progress
         ).result()
-    if session.is_json:
-        session.show_json(_described(found))
-    else:
-        _show(session, found)
-    if found.is_needed and not found.is_done:
-        raise typer.Exit(TO_DO)
+    with ends_with(TO_DO if found.is_needed and not found.is_done else 0):
+        if session.is_json:
+            session.show_json(_described(found))
+        else:
+            _show(session, found)
 
 
 def _described(found: RepairReport) -> dict[str, Any]:

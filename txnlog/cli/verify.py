@@ -8,7 +8,7 @@ import typer
 
 from txnlog.cli import completion
 from txnlog.cli.progress import tables_bar
-from txnlog.cli.session import Session, fail, session_of
+from txnlog.cli.session import Session, ends_with, fail, session_of
 from txnlog.cli.times import parse_time_ms
 from txnlog.errors import TxnLogError
 from txnlog.protocol.verification.findings import Finding, FindingKind, Severity
@@ -61,11 +61,8 @@ def verify(
     except TxnLogError as error:
         fail(error, is_json=session.is_json)
         raise typer.Exit(INCOMPLETE) from None
-    _show(session, found)
-    if found.is_damaged:
-        raise typer.Exit(DAMAGED)
-    if not found.is_complete:
-        raise typer.Exit(INCOMPLETE)
+    with ends_with(DAMAGED if found.is_damaged else 0 if found.is_complete else INCOMPLETE):
+        _show(session, found)
 
 
 def _show(session: Session, found: Verification) -> None:
