@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -24,7 +25,7 @@ from txnlog.admin import ProblemKind
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError
 from txnlog.messages import TopicPartition
-from txnlog.monitoring import RootCollector
+from txnlog.monitoring import RootCollector, prometheus
 from txnlog.monitoring.exporter import READ_MS_MIN
 from txnlog.monitoring.prometheus import MetricsServer
 from txnlog.testing.faults import Fault, no_faults
@@ -231,6 +232,19 @@ def test_address_that_cannot_be_had_is_one_line(tmp_path: Path) -> None:
     with MetricsServer(CollectorRegistry(), "127.0.0.1", 0) as other:
         for listen in (f"127.0.0.1:{other.port}", "192.0.2.1:9401", "127.0.0.1:99999"):
             assert "Cannot listen at" in command.fails("metrics", "--listen", listen)
+
+
+def test_connection_that_says_nothing_is_closed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each has a thread, in a Spark driver too, and whoever reaches the address may open them."""
+    monkeypatch.setattr(prometheus, "SILENT_S", 0.1)
+    with MetricsServer(CollectorRegistry(), "127.0.0.1", 0) as server:
+        for said in (b"", b"GET /metr"):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=60) as silent:
+                silent.sendall(said)
+                assert silent.recv(1) == b""
+    assert capfd.readouterr().err == ""
 
 
 def test_without_the_library_it_says_what_to_install(

@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -15,7 +16,7 @@ from txnlog.errors import ConfigError
 from txnlog.ui.answers import Answers
 from txnlog.ui.pages import Renderer, skin
 from txnlog.ui.reading import Reader
-from txnlog.ui.server import PageServer
+from txnlog.ui.server import CONNECTIONS_MAX, PageServer
 
 Reply = tuple[int, dict[str, str], str]
 
@@ -203,6 +204,17 @@ def test_a_port_that_is_taken_is_one_sentence() -> None:
 
 def test_the_server_listens_on_this_machine_only(browser: Browser) -> None:
     assert browser.server._socket.getsockname()[0] == "127.0.0.1"
+
+
+def test_connections_that_say_nothing_make_room(browser: Browser) -> None:
+    """Whoever has no token may open them; without file descriptors the log grew without end."""
+    address = ("127.0.0.1", browser.server.port)
+    silent = [socket.create_connection(address, timeout=60) for _ in range(CONNECTIONS_MAX + 1)]
+    with suppress(ConnectionResetError):
+        assert silent[0].recv(1) == b""
+    assert browser.get("/topics")[0] == 200
+    for one in silent:
+        one.close()
 
 
 def test_requests_at_once_are_answered_one_after_the_other() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 from txnlog.errors import ConfigError
 from txnlog.text import printable
 
 PREFIX = "txnlog_"
+SILENT_S: Final = 10
+"""A connection that says nothing for so long is closed: each has a thread."""
 
 
 def prometheus_client() -> Any:
@@ -38,6 +41,7 @@ class MetricsServer:
             self._server, self._thread = start(port, addr=address, registry=registry)
         except (OSError, OverflowError) as error:
             raise ConfigError(f"Cannot listen at {address}, port {port}: {error}.") from error
+        self._server.RequestHandlerClass = _patient_for(self._server.RequestHandlerClass, SILENT_S)
 
     @property
     def address(self) -> str:
@@ -57,3 +61,15 @@ class MetricsServer:
         """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
+
+
+def _patient_for(handler: Any, silent_s: float) -> Any:
+    class Handler(handler):  # type: ignore[misc]
+        timeout = silent_s
+
+        def handle(self) -> None:
+            # Whoever has gone, or says nothing, gets no traceback.
+            with suppress(OSError):
+                super().handle()
+
+    return Handler

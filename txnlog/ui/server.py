@@ -15,6 +15,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from html import escape
+from itertools import count
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -22,6 +23,7 @@ import uvicorn
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from txnlog.errors import ConfigError
 from txnlog.text import printable
@@ -29,11 +31,15 @@ from txnlog.ui.answers import Answer, Answers
 from txnlog.ui.pages import encoded, skin
 
 logger = logging.getLogger("txnlog")
+_numbers = count()
 
 ADDRESS: Final = "127.0.0.1"
 HOSTS: Final = (ADDRESS, "localhost")
 """A tunnel may have another port, and call its end localhost."""
 METHODS: Final = ("GET", "HEAD")
+CONNECTIONS_MAX: Final = 64
+BACKLOG: Final = 64
+"""So many are accepted at once. Without file descriptors asyncio logs a traceback for each."""
 HEADERS: Final[Mapping[str, str]] = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": skin().policy(
@@ -80,6 +86,18 @@ def _host_name(host: str) -> str | None:
         return None
 
 
+class Connection(H11Protocol):
+    """The oldest makes room for one too many: it may be one that never asks, and waits for ever."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.number = next(_numbers)
+        if len(self.connections) > CONNECTIONS_MAX:
+            oldest = min(self.connections, key=lambda one: one.number)  # type: ignore[union-attr]
+            self.connections.discard(oldest)
+            oldest.transport.abort()
+
+
 class PageServer:
     """The page at http://127.0.0.1:port, 0 for any free port, until it is left.
 
@@ -97,6 +115,8 @@ class PageServer:
         config = uvicorn.Config(
             self._app,
             interface="asgi3",
+            http=Connection,
+            backlog=BACKLOG,
             lifespan="off",
             ws="none",
             access_log=False,
@@ -204,7 +224,7 @@ def _listening(port: int) -> socket.socket:
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((ADDRESS, port))
-        found.listen(64)
+        found.listen(BACKLOG)
     except OSError as error:
         found.close()
         raise ConfigError(
