@@ -8,15 +8,19 @@ import pyarrow as pa
 import pytest
 
 from tests.producer.worlds import BOTH, TOPICS, cluster_of, producer, started, values, world
-from tests.world import process
+from tests.world import faults, process
+from txnlog.coordinator.sweeper import Sweeper
+from txnlog.coordinator.transactions import TransactionCoordinator
 from txnlog.errors import (
     FLAGS,
+    CommitStateUnknownError,
     CorruptLogError,
     InvalidRecordError,
     InvalidTopicError,
     InvalidTxnStateError,
     OperationTimedOutError,
     RecordTooLargeError,
+    StorageError,
     TopicAuthorizationError,
     TransactionAbortableError,
     TxnLogError,
@@ -168,3 +172,56 @@ def test_delivery_timeout_is_not_retriable() -> None:
     made.flush()
     assert isinstance(errors[0], OperationTimedOutError)
     assert flags(errors[0]) == []
+
+
+def test_commit_that_may_be_decided_says_repeat_and_its_repetition_tells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The error had no flag where the row could not be read, so a handler called abort, which was
+    refused: only a commit may follow (R39).
+    """
+    shared = world()
+    made = started(shared, "eager", transaction_timeout_ms=60_000)
+    made.begin_transaction()
+    made.produce("orders", "v")
+    made.flush()
+    sweeper = Sweeper(process(shared), interval_ms=61_000)
+    sweeper.sweep()
+    shared.clock.advance_ms(61_000)
+    sweeper.sweep()
+
+    def unreadable(*_: object) -> bool:
+        raise StorageError("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TransactionCoordinator, "is_committed", unreadable)
+        with pytest.raises(CommitStateUnknownError, match="commit_transaction.. again") as unknown:
+            made.commit_transaction()
+    assert flags(unknown.value) == ["retriable"]
+    with pytest.raises(InvalidTxnStateError):
+        made.abort_transaction()
+    with pytest.raises(TransactionAbortableError, match="timed out") as told:
+        made.commit_transaction()
+    assert flags(told.value) == ["abortable"]
+    made.abort_transaction()
+    with made.transaction():
+        made.produce("orders", "next")
+    assert values(process(shared), "orders") == ["next"]
+
+
+def test_error_after_the_decision_says_repeat() -> None:
+    """A handler that aborts what has no flag would have met an error of its own (R36, R39)."""
+    shared = world()
+    made = started(shared)
+    made.begin_transaction()
+    made.produce("orders", "v")
+    store = faults(cluster_of(made))
+    store.plan = lambda verb, path: (
+        Fault.DENY if verb == "put" and path.startswith("orders/_delta_log/") else Fault.NONE
+    )
+    with pytest.raises(TopicAuthorizationError) as denied:
+        made.commit_transaction()
+    assert flags(denied.value) == ["retriable"]
+    store.plan = no_faults
+    made.commit_transaction()
+    assert values(process(shared), "orders") == ["v"]

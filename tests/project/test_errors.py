@@ -197,4 +197,6 @@ def test_call_that_failed_raises_what_the_producers_state_allows(
     assert not told.retriable or left is not LifecycleState.ABORTABLE_ERROR
     assert error.message in told.message
     # A commit that may be decided stays a commit: only the same call may be repeated.
-    assert not failed_call(error, LifecycleState.COMMITTING).abortable
+    committing = failed_call(error, LifecycleState.COMMITTING)
+    assert not committing.abortable
+    assert committing.retriable != committing.fatal

@@ -13,6 +13,7 @@ from typing import TypeVar, cast
 
 from txnlog.coordinator.staged_files import Staging
 from txnlog.errors import (
+    CommitStateUnknownError,
     InvalidTxnStateError,
     OperationTimedOutError,
     ProducerFencedError,
@@ -261,8 +262,7 @@ class TransactionManager:
             # The state says which call may be repeated.
             raise
         except Exception as raised:
-            error = unexpected(raised, call.value)
-            self._fail(call, error)
+            error = self._fail(call, unexpected(raised, call.value))
             shown = failed_call(error, self._lifecycle.state)
             if shown is raised:
                 raise
@@ -271,25 +271,29 @@ class TransactionManager:
             raise refused
         return cast(T, found)
 
-    def _fail(self, call: ProducerCall, error: TxnLogError) -> None:
+    def _fail(self, call: ProducerCall, error: TxnLogError) -> TxnLogError:
+        """Record an error; returns it, or one that says that the commit may be decided."""
         self.session.note_failure(error)
         if isinstance(error, ProducerFencedError):
             logger.info("Producer %r is fenced: %s", self.session.transactional_id, error)
         if any(isinstance(one, UnknownTopicIdError) for one in parts_of(error)):
             self._destinations.forget_all()
         to = failed_state(error, self._lifecycle.state)
-        if call is ProducerCall.COMMIT and self._is_decided():
-            return
-        if to is LifecycleState.ABORTABLE_ERROR and call in _WITHOUT_TRANSACTION:
-            return
-        self._lifecycle.fail(error, to)
+        if call is ProducerCall.COMMIT:
+            try:
+                # If it is decided, no error of its later steps undoes it.
+                if self.session.has_ended or self.session.is_committed():
+                    return error
+            except Exception:
+                return error if error.fatal else self._unsettled(error)
+        if to is not LifecycleState.ABORTABLE_ERROR or call not in _WITHOUT_TRANSACTION:
+            self._lifecycle.fail(error, to)
+        return error
 
-    def _is_decided(self) -> bool:
-        """Whether the commit is decided: then no error of its later steps undoes it.
-
-        Also True where that cannot be read.
-        """
-        try:
-            return self.session.has_ended or self.session.is_committed()
-        except Exception:
-            return True
+    def _unsettled(self, error: TxnLogError) -> CommitStateUnknownError:
+        return CommitStateUnknownError(
+            f"Whether the transaction of {self.session.transactional_id!r} is committed cannot be "
+            "read now: call commit_transaction() again. The commit has failed with "
+            f"{type(error).__name__}: {error.message}",
+            transactional_id=self.session.transactional_id,
+        )

@@ -142,10 +142,13 @@ def failed_state(error: TxnLogError, state: LifecycleState) -> LifecycleState:
 def failed_call(error: TxnLogError, state: LifecycleState) -> TxnLogError:
     """The error that a call raises in `state`: its flags say what that state allows.
 
-    If only the same call may be repeated, no error says "abort".
+    While a commit is decided, or may be, only commit_transaction() may follow, so its error says
+    "repeat" (R39). Elsewhere no error says "abort" where that is not allowed.
     """
     if state is LifecycleState.ABORTABLE_ERROR:
         return error if error.abortable else failed_transaction(error)
+    if state is LifecycleState.COMMITTING and not error.fatal:
+        return error.replace(abortable=False, retriable=True)
     return error.replace(abortable=False) if error.abortable else error
 
 
