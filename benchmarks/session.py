@@ -38,7 +38,7 @@ def bench_session(
             "spark.sql.streaming.numRecentProgressUpdates": "1000",
             # Otherwise Spark splits a micro-batch's files into equal tasks, one per core.
             "spark.sql.files.maxPartitionBytes": "1g",
-            "spark.driver.memory": f"{max(1, cores // 2)}g",
+            "spark.driver.memory": f"{max(1, cores // 4)}g",
             **(more or {}),
         }
         session = build_session("txnlog benchmarks", master=f"local[{cores}]", settings=settings)

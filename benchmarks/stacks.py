@@ -7,6 +7,7 @@ what they show. Taking them costs something: the last line has addBatch without 
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections import Counter
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 RUNS, TURNS, WARM_UPS = 3, 4, 3
 LIST_THREADS_S = 0.3
+MICRO_BATCH_S = 0.05
+FRAMES_MAX = 200
 ADD_BATCH = "withNewExecutionId"
 IN_JOB = "DAGScheduler.runJob"
 # What the stack of the stream's thread has, the first one counts.
@@ -52,7 +55,9 @@ class Stacks:
     """Takes stacks while it is entered; `parts` are their numbers."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._jvm: Any = spark._jvm
+        context: Any = spark.sparkContext
+        self._jvm, self._new_array = context._jvm, context._gateway.new_array
+        self._java: Any = self._jvm.java.lang
         self.parts: Counter[str] = Counter()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -66,32 +71,44 @@ class Stacks:
         self._thread.join()
 
     def _run(self) -> None:
-        listed_s, stream, tasks = -LIST_THREADS_S, None, [0]
-        while not self._stop.is_set():
-            if stream is None or time.monotonic() - listed_s > LIST_THREADS_S:
-                listed_s = time.monotonic()
-                stream, tasks = self._threads()
+        threads = self._java.management.ManagementFactory.getThreadMXBean()
+        listed_s, numbers = 0.0, None
+        # Another part of a micro-batch each time, however long the last stacks took to be read.
+        while not self._stop.wait(random.random() * MICRO_BATCH_S):
+            if numbers is None or time.monotonic() - listed_s > LIST_THREADS_S:
+                listed_s, numbers = time.monotonic(), self._threads()
                 continue
-            stack = self._stack(stream)
+            # All at one moment.
+            stream, *tasks = threads.getThreadInfo(numbers, FRAMES_MAX)
+            stack = self._text(stream)
             if ADD_BATCH not in stack:
                 continue
             part = next((what for name, what in DRIVER.items() if name in stack), REST)
             if IN_JOB in stack:
-                own = "".join(self._stack(task) for task in tasks)
+                own = "".join(self._text(task) for task in tasks)
                 part = next((what for name, what in TASKS.items() if name in own), NO_TASK)
             self.parts[part] += 1
 
-    def _threads(self) -> tuple[int | None, list[int]]:
-        threads = self._jvm.java.lang.Thread.getAllStackTraces().keySet()
-        found = {
-            thread.getId(): thread.getName() for thread in self._jvm.java.util.ArrayList(threads)
-        }
+    def _threads(self) -> Any:
+        """Ids of the stream's thread and those of tasks, as Java's array; None without a stream."""
+        known = self._jvm.java.util.ArrayList(self._java.Thread.getAllStackTraces().keySet())
+        found = {thread.getId(): thread.getName() for thread in known}
         streams = [key for key, name in found.items() if name.startswith("stream execution")]
         tasks = [key for key, name in found.items() if name.startswith("Executor task launch")]
-        return next(iter(streams), None), tasks
+        if not streams:
+            return None
+        array = self._new_array(self._jvm.long, 1 + len(tasks))
+        for at, number in enumerate([streams[0], *tasks]):
+            array[at] = number
+        return array
 
-    def _stack(self, thread: int) -> str:
-        return str(self._jvm.org.apache.spark.util.Utils.getThreadDumpForThread(thread).toString())
+    def _text(self, thread: Any) -> str:
+        """A thread's stack; nothing of one that has ended."""
+        if thread is None:
+            return ""
+        holder = self._java.Throwable()
+        holder.setStackTrace(thread.getStackTrace())
+        return str(self._jvm.org.apache.spark.util.Utils.exceptionString(holder))
 
 
 def main() -> None:

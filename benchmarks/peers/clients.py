@@ -35,7 +35,13 @@ TIMEOUT_S = 10.0
 # By default librdkafka retries a pending request to the coordinator after 100 ms, and waits up to
 # 500 ms for more records to read. A commit flushes, so linger.ms makes no difference.
 PRODUCER = {"retry.backoff.ms": 1, "linger.ms": 1, "log_level": 3}
-CONSUMER = {"fetch.wait.max.ms": 10, "isolation.level": "read_committed"}
+# By default it fetches again a second after its queue of 100,000 messages was full.
+CONSUMER = {
+    "fetch.wait.max.ms": 10,
+    "fetch.queue.backoff.ms": 1,
+    "queued.min.messages": 1_000_000,
+    "isolation.level": "read_committed",
+}
 
 _numbers = itertools.count()
 
