@@ -41,14 +41,19 @@ DRIVER = {
     "ExpressionEncoder": "an encoder is made of the result, which is empty",
 }
 REST = "Spark's events, settings, the rest"
-# While the stream's thread waits for its job: what the tasks' stacks have.
-TASKS = {
-    "EPollSelectorImpl": "the job: tasks wait for Python",
-    "SocketChannelImpl": "the job: rows go to Python",
+# While the stream's thread waits for its job: what the stacks of these other threads have.
+OTHERS = ("Executor task launch", "dag-scheduler", "dispatcher", "task-result-getter")
+IN_A_JOB = {
+    "EPollSelectorImpl.select": "the job: a task waits for Python",
+    "SocketChannelImpl": "the job: a task's rows go to Python",
     "genCode": "the job: a task generates code",
     "TaskRunner.run": "the job: a task's other work in the JVM",
+    "DAGScheduler.handleJobSubmitted": "the job: it is made into tasks, which are broadcast",
+    "TaskSchedulerImpl": "the job: tasks are given to threads, or their results taken",
+    "TaskResultGetter": "the job: tasks are given to threads, or their results taken",
+    "DAGScheduler.handle": "the job: it ends",
 }
-NO_TASK = "the job: no task runs: scheduling"
+WAKING = "the job: no thread works: they are woken"
 
 
 class Stacks:
@@ -79,26 +84,26 @@ class Stacks:
                 listed_s, numbers = time.monotonic(), self._threads()
                 continue
             # All at one moment.
-            stream, *tasks = threads.getThreadInfo(numbers, FRAMES_MAX)
+            stream, *others = threads.getThreadInfo(numbers, FRAMES_MAX)
             stack = self._text(stream)
             if ADD_BATCH not in stack:
                 continue
             part = next((what for name, what in DRIVER.items() if name in stack), REST)
             if IN_JOB in stack:
-                own = "".join(self._text(task) for task in tasks)
-                part = next((what for name, what in TASKS.items() if name in own), NO_TASK)
+                own = "".join(self._text(other) for other in others)
+                part = next((what for name, what in IN_A_JOB.items() if name in own), WAKING)
             self.parts[part] += 1
 
     def _threads(self) -> Any:
-        """Ids of the stream's thread and those of tasks, as Java's array; None without a stream."""
+        """Ids of the stream's thread and of OTHERS, as Java's array; None without a stream."""
         known = self._jvm.java.util.ArrayList(self._java.Thread.getAllStackTraces().keySet())
         found = {thread.getId(): thread.getName() for thread in known}
         streams = [key for key, name in found.items() if name.startswith("stream execution")]
-        tasks = [key for key, name in found.items() if name.startswith("Executor task launch")]
+        others = [key for key, name in found.items() if name.startswith(OTHERS)]
         if not streams:
             return None
-        array = self._new_array(self._jvm.long, 1 + len(tasks))
-        for at, number in enumerate([streams[0], *tasks]):
+        array = self._new_array(self._jvm.long, 1 + len(others))
+        for at, number in enumerate([streams[0], *others]):
             array[at] = number
         return array
 
