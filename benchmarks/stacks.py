@@ -2,7 +2,8 @@
 
 It takes the stacks of Spark's threads again and again while micro-batches of 100 records run, of
 txnlog and of the Python source and sink that do nothing, and shares the time of addBatch out by
-what they show. Taking them costs something: the last line has addBatch without it.
+what they show. Taking them costs something: the last line has addBatch without it. Where tasks and their
+Python workers keep all cores busy, stacks are taken late, and show less of them than there is.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ REST = "Spark's events, settings, the rest"
 # While the stream's thread waits for its job: what the stacks of these other threads have.
 OTHERS = ("Executor task launch", "dag-scheduler", "dispatcher", "task-result-getter")
 IN_A_JOB = {
-    "EPollSelectorImpl.select": "the job: a task waits for Python",
+    "EPollSelectorImpl": "the job: a task waits for Python",
     "SocketChannelImpl": "the job: a task's rows go to Python",
     "genCode": "the job: a task generates code",
     "TaskRunner.run": "the job: a task's other work in the JVM",
@@ -53,7 +54,7 @@ IN_A_JOB = {
     "TaskResultGetter": "the job: tasks are given to threads, or their results taken",
     "DAGScheduler.handle": "the job: it ends",
 }
-WAKING = "the job: no thread works: they are woken"
+WAKING = "the job: Python works, or threads are woken"
 
 
 class Stacks:
