@@ -2,8 +2,8 @@
 
 It takes the stacks of Spark's threads again and again while micro-batches of 100 records run, of
 txnlog and of the Python source and sink that do nothing, and shares the time of addBatch out by
-what they show. Taking them costs something: the last line has addBatch without it. Where tasks and their
-Python workers keep all cores busy, stacks are taken late, and show less of them than there is.
+what they show. Taking them costs something: the last line has addBatch without it. Where tasks and
+their Python workers keep all cores busy, they are taken late, and show less of them than there is.
 """
 
 from __future__ import annotations
