@@ -161,6 +161,15 @@ def test_rows_that_are_refused_fail_their_transaction(
     assert made.table.ours() == [1]
 
 
+def test_partition_whose_column_is_no_text_is_refused_at_the_door(made: Made) -> None:
+    """Sorting the names with others failed as a bug inside, and cost the transaction."""
+    with made.producer.transaction() as producer:
+        with pytest.raises(TypeError, match=r"a column of partitions\[0\] must be a str, not None"):
+            producer.overwrite(NAME, rows(1), [{None: "1", "day": "1"}])  # type: ignore[dict-item]
+        producer.append(NAME, rows(1))
+    assert made.table.ours() == [1]
+
+
 def test_table_that_changes_before_the_commit_is_staged_again_under_its_new_schema(
     made: Made,
 ) -> None:

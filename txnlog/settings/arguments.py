@@ -187,7 +187,12 @@ def partition_values(name: str, given: Any) -> list[Mapping[str, object]] | None
     """Partitions of a table by the values of their columns; None for all of it."""
     if given is None:
         return None
-    return [one_of(f"{name}[{at}]", one, Mapping) for at, one in enumerate(items(name, given))]
+
+    def values(where: str, one: Any) -> Mapping[str, object]:
+        known = one_of(where, one, Mapping)
+        return {text(f"a column of {where}", column): known[column] for column in known}
+
+    return each(name, given, values)
 
 
 def topic_partitions(name: str, given: Any, **limits: int) -> list[TopicPartition]:
