@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from statistics import median
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -62,7 +61,6 @@ def measure(scale: Scale) -> list[Figure]:
         for phase, values in found.items()
     ]
     whole = [sum(values) for values in zip(*found.values(), strict=True)]
-    assert median(whole) > 0
     return [*figures, median_of("task of the sink, in all", whole, "ms per million records")]
 
 

@@ -34,7 +34,7 @@ CALLS = (
     ["produce", "-t", "orders", "-p", HUGE],
     ["produce", "-t", "orders", "--transactional-id", "x" * 40_000],
     ["transactions", "describe", "--transactional-id", "x" * 40_000],
-    *(["top", "--delay", value] for value in ("inf", "nan", "-1", "soon", "1e300")),
+    *(["top", "--delay", value] for value in ("inf", "nan", "-1", "0.4", "soon", "1e300")),
     *(["topics", "list", "--watch", value] for value in ("inf", "nan", "0")),
     ["transactions", "describe-producers", "-t", "orders", "-p", HUGE],
 )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from txnlog.cli.times import format_time, parse_pause_s
+from txnlog.cli.times import format_time, pause_s
 from txnlog.errors import NonEmptyGroupError, TxnLogError
 from txnlog.text import json_text, printable, shell_option
 
@@ -40,7 +40,7 @@ Watch = Annotated[
     float | None,
     typer.Option(
         help="Show it again every so many seconds, until Ctrl-C.",
-        parser=parse_pause_s,
+        parser=pause_s(0.05),
         metavar="SECONDS",
     ),
 ]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
 
 import typer
 
 SECONDS_MIN, SECONDS_MAX = 10**9, 10**10
 """Numbers that are seconds of the years 2001 to 2286, and else milliseconds of early 1970."""
-PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 86_400
+PAUSE_S_MAX = 86_400
 UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _N = r"\d{1,9}"
 _DURATIONS = (
@@ -36,17 +37,21 @@ def parse_duration_ms(option: str, value: str) -> int:
     return duration_ms
 
 
-def parse_pause_s(value: str) -> float:
-    """Seconds between two looks at the root, 0.05 to 86,400. Raises BadParameter."""
-    try:
-        pause_s = float(value)
-    except ValueError:
-        pause_s = math.nan
-    if not PAUSE_S_MIN <= pause_s <= PAUSE_S_MAX:
-        raise typer.BadParameter(
-            f"{value!r} is not a number of seconds from {PAUSE_S_MIN} to {PAUSE_S_MAX:,}."
-        )
-    return pause_s
+def pause_s(least_s: float) -> Callable[[str], float]:
+    """The parser of an option: seconds between two looks at the root, up to a day."""
+
+    def seconds(value: str) -> float:
+        try:
+            found = float(value)
+        except ValueError:
+            found = math.nan
+        if not least_s <= found <= PAUSE_S_MAX:
+            raise typer.BadParameter(
+                f"{value!r} is not a number of seconds from {least_s} to {PAUSE_S_MAX:,}."
+            )
+        return found
+
+    return seconds
 
 
 def parse_since_ms(option: str, value: str) -> int:

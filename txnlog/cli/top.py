@@ -10,7 +10,7 @@ import typer
 
 from txnlog.cli.session import Session, session_of, stopped_by_signals
 from txnlog.cli.strips import curve, strip
-from txnlog.cli.times import format_age, format_time, parse_pause_s
+from txnlog.cli.times import format_age, format_time, pause_s
 from txnlog.errors import TxnLogError
 from txnlog.protocol.explanations import count_of
 from txnlog.protocol.moments import GroupMoment, Lane, Moment, Phase, TopicMoment
@@ -52,7 +52,7 @@ def top(
     delay: Annotated[
         float,
         typer.Option(
-            "--delay", "-d", help="Time between two looks.", parser=parse_pause_s, metavar="SECONDS"
+            "--delay", "-d", help="Time between two looks.", parser=pause_s(0.5), metavar="SECONDS"
         ),
     ] = 2.0,
 ) -> None:
