@@ -76,7 +76,7 @@ def _delete_expired(store: ObjectStore, files: LogFiles, *, before_ms: int) -> l
     except ObjectNotFoundError:
         # Another process cleaned up meanwhile, and a newer checkpoint replaces the anchor.
         return []
-    # Not as a list: while a commit is there, no process may find a freed slot after it (D3).
+    # Not as a list: while a commit is there, no process may find a freed slot after it (D92).
     store.delete_in_order(expired)
     return expired
 
