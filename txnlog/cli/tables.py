@@ -32,7 +32,7 @@ def enlist(
         str, typer.Option(help="hidden: below _txnlog; visible: where any VACUUM deletes files.")
     ] = "hidden",
 ) -> None:
-    """Let transactions append to a Delta table, and overwrite its partitions.
+    """Let transactions write to a Delta table.
 
     All its writers must create log files only if they are absent: see docs/limits.md.
     """
