@@ -261,7 +261,7 @@ class HangingTransaction:
     decided and not in the partition yet; or it is to commit offsets of it for `groups`, whose
     readers wait. `state` is None, and the id "", where no process will end it. It has been open, or
     decided, since `since_ms`; `until_ms` is when it times out at the earliest, None if it does not:
-    it is decided, or `prepared_by_client`, or nobody's. `command` ends it at once.
+    it is decided, `prepared_by_client`, or hanging. `command` ends it at once.
     """
 
     problem: Problem

@@ -308,7 +308,7 @@ def _known_only(state: RootState) -> RootState:
 def _confirmed(cluster: Cluster, logs: Logs, state: RootState) -> RootState:
     """With rows that were read after the topics: a transaction may have begun in between.
 
-    One that has no row then, and whose data is still undecided after that, is nobody's.
+    One that has no row then, and whose data is still undecided after that, is hanging.
     """
     rows: Rows = unfinished(state.rows)
     lost = {
@@ -393,7 +393,7 @@ def _takeovers(looks: Looks, state: RootState) -> dict[str, list[int]]:
 
 
 def _batches(looks: Looks, state: RootState) -> dict[str, list[int]]:
-    """When queries that are behind, and at rest, decided their newest batches."""
+    """When queries that are behind, and idle, decided their newest batches."""
     return {
         name: [
             one.at_ms

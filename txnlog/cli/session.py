@@ -305,7 +305,7 @@ def stopped_by_signals() -> Iterator[threading.Event]:
     """An event that Ctrl-C and SIGTERM set, so that a loop can end at a safe point.
 
     Another thread sets it: the handler may interrupt this one while it holds the event's lock.
-    A second signal does what it does elsewhere: who waits for a full pipe sees no event.
+    A second signal does what it does elsewhere: a write that waits for a full pipe sees no event.
     """
     stop = threading.Event()
     is_main = threading.current_thread() is threading.main_thread()

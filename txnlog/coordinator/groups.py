@@ -45,7 +45,7 @@ from txnlog.protocol.tickets import (
 from txnlog.storage.tables.row_log import RowView
 
 _WAITS_FROM = 5
-"""Who waits for a transaction to end begins with a wait of a millisecond, not with none."""
+"""The first wait for a transaction to end takes a millisecond, not no time."""
 
 
 class Begun(NamedTuple):
@@ -125,9 +125,9 @@ class GroupCoordinator:
         """Committed positions (topic -> partition -> next offset) that no transaction is moving.
 
         What holders of tickets on `partitions` (None: all) have decided is finished first (R46), or
-        counts as it is for who may only read. With a generation one must write: those that
-        registered under another one, or as another member, are fenced; with `fence=False` not while
-        they have an open transaction with offsets there.
+        counts as it is if this process may only read. With a generation it must be able to write:
+        holders that registered under another one, or as another member, are fenced; with
+        `fence=False` not while they have an open transaction with offsets there.
         Waits for open transactions for `patience_ms`.
         Raises IllegalGenerationError for an old generation, UnknownMemberIdError for a member that
         was replaced, UnstableOffsetCommitError while an open transaction has offsets there.
@@ -339,7 +339,7 @@ class GroupCoordinator:
         return max(one.owner.floors.get(group_id, 0) for one in (row, newest))
 
     def _register(self, row: TransactionMetadata, request: GroupOffsets) -> int:
-        """Get a ticket; who reads the same partitions is fenced before."""
+        """Register; first fence registrations that overlap these partitions."""
         group_id, fenced = request.group_id, set[int]()
         # A run that has lost its id must not fence its successor.
         check_run(self._root, row)
@@ -406,8 +406,9 @@ class GroupCoordinator:
     ) -> int:
         """Write what `decide` says under a generation of this process, with all others fenced.
 
-        First the generation begins, then all are fenced and finished, then it writes: who comes
-        between begins another generation, and this starts again. Returns the generation.
+        First the generation begins, then all are fenced and finished, then it writes. A process
+        that comes between begins another generation, and this starts again. Returns the
+        generation.
         """
         log = self._root.offsets_log(group_id)
         for attempt in range(OPERATION_ATTEMPTS_MAX):

@@ -125,7 +125,7 @@ def check_there(store: ObjectStore, batches: Sequence[StagedBatch], transactiona
         try:
             is_there = store.head(path).size_bytes == batch.size_bytes
         except (ObjectNotFoundError, StorePermissionError):
-            # S3 says so of a missing object, too, to who may not list.
+            # S3 says so of a missing object, too, without permission to list.
             is_there = False
         if not is_there:
             raise LogGapError(
@@ -151,7 +151,7 @@ def check_published(
 
     It has the marker of that transaction, or a later one, and the files are not live (D131). What
     was removed is known for the table's retention: files that were staged, and if that is given
-    decided, before that pass. `decided_ms` is by the wall clock of who decided, which may be ahead.
+    decided, before that pass. `decided_ms` is by the wall clock of the decider, which may be ahead.
     """
     metadata = log.log.metadata
     kept_ms = file_retention_ms({} if metadata is None else metadata.configuration)

@@ -165,7 +165,7 @@ class Sweeper:
         rows: Mapping[str, TransactionMetadata],
         seen: dict[Hashable, Watch],
     ) -> int:
-        """Let the group forget who can commit nothing any more, so that its row does not grow."""
+        """Remove a holder whose ticket is refused for good: the group's row must not grow."""
         if self._is_unreadable(holder.transactional_id):
             return 0
         if not is_over(rows.get(holder.transactional_id), group_id, holder):

@@ -368,7 +368,7 @@ class TransactionCoordinator:
     ) -> T:
         """Act with the tickets, and with others when they were fenced meanwhile.
 
-        Who was fenced registers again, unless it may no longer read.
+        A fenced run registers again, unless it may no longer read.
         """
         for attempt in range(OPERATION_ATTEMPTS_MAX):
             try:

@@ -4,9 +4,9 @@ The writer whose commit is the newest puts the next one at once; the others firs
 at the same pace, and may lose every time. So a writer that has won several times in a row, on a log
 that others have written lately, waits for a moment. A writer that has lost waits for a random part
 of the latency, so that it does not stay in step with the winner, and for less the more often it has
-lost. Who has never won there is known to no winner: that one waits, too, though seldom. On a local
-disk, where a put is a small part of a commit, it tries again at once: its turn
-comes by chance, and to wait would be to leave the log to the others.
+lost. No winner knows a writer that has never won there: that one waits, too, though seldom. On a
+local disk, where a put is a small part of a commit, it tries again at once: its turn comes by
+chance, and to wait would be to leave the log to the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SLOW_MS = 2.0
 """A store whose puts take so long: an object store, or a disk with fsync."""
 AT_ONCE_MAX = 500
 STARVED_MS = 50.0
-"""Who has lost so often for nothing waits after all, so that it does not give up in a second."""
+"""A writer that has lost so often waits after all, so that it does not give up in a second."""
 WINS_MAX = 4
 """Commits in a row after which a writer waits: two transactions in a shard."""
 WINS_ALONE_MAX = 32

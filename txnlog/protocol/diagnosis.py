@@ -57,7 +57,7 @@ def find_problems(state: RootState, *, patience_ms: int = PATIENCE_MS) -> list[P
 
 
 def _members(state: RootState) -> Iterator[Problem]:
-    """Members whose heartbeats stopped, by the measure of who expels them."""
+    """Members whose heartbeats stopped, by the measure of those that expel them."""
     for group_id, group in sorted(state.groups.items()):
         for member_id, member in sorted(group.members.items()):
             session_ms = member.session_timeout_ms

@@ -120,7 +120,7 @@ def _begun(generation: int, after: Group, by: str) -> Line:
     is_of_members = set(after.assignment) == set(after.members)
     if is_of_members:
         return Line(f"generation {after.generation} begins with {_listed(after.members)}, by {by}")
-    # Members that are left were not asked: who began it is none of them.
+    # A process that is no member began it; members were not asked.
     return Line(
         f"generation {after.generation} was begun by {by}, from outside: it fences "
         f"{_listed(after.members)}, to rejoin",

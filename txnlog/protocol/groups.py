@@ -230,7 +230,7 @@ def prepare_reset(
 
 
 def without(tickets: GroupTickets, done: Collection[int]) -> GroupTickets:
-    """Without these tickets: fenced and finished by this process, or its own that is at rest."""
+    """Without these tickets: fenced and finished by this process, or its own, if idle."""
     kept = tuple(one for one in tickets.holders if one.ticket not in done)
     return replace(tickets, holders=kept)
 

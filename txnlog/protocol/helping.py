@@ -1,10 +1,10 @@
 """Markers of several decided transactions in one commit to a topic (D149).
 
 A topic takes one commit after the other, so of many producers each would wait for all others. But
-anybody may publish what is decided. Who has lost the race for a topic's log reads the rows of those
-who publish there, and puts the markers of all that are decided, and are not there yet, into its own
-commit; the others find theirs. A row that was read is enough: the topic refuses a marker that it
-has, as to any helper.
+any process may publish what is decided. One that has lost the race for a topic's log reads the rows
+of those that publish there, and puts the markers of all that are decided, and are not there yet,
+into its own commit; the others find theirs. A row that was read is enough: the topic refuses a
+marker that it has, as to any helper.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from txnlog.protocol.sightings import Sighting
 
 NO_HOLDER = ""
 HOUSEKEEPING = "housekeeping"
-"""The lease of who does the housekeeping."""
+"""The lease of the process that does the housekeeping."""
 
 
 class Lease(JsonObject, frozen=True, kw_only=True):

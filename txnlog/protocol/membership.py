@@ -200,7 +200,7 @@ def prepare_join(
         is_waiting = current.joined == row.generation
         if is_waiting or is_member_of(row, member_id, after=released):
             return None
-    # Not from 0: who has expelled this member may have seen that of it, and would expel it again.
+    # Not from 0: the process that expelled this member may have seen that, and would do it again.
     beats = now_ms if current is None else current.heartbeat + 1
     revoking = {} if current is None else current.revoking
     joined = replace(

@@ -1,9 +1,10 @@
-"""Tickets: how a group refuses offsets of who no longer reads for it, without entries in its row.
+"""Tickets: how a group refuses offsets of former readers, without entries in its row.
 
-Who will commit offsets in transactions registers in the group's row, and gets a ticket, a growing
-number. PREPARE_COMMIT carries the ticket with the offsets; the row of the transactional.id has a
-floor for each group, below which its tickets are refused. A successor registers, raises the floor
-of every holder it met, finishes what they have decided, and only then reads the offsets.
+A process that will commit offsets in transactions registers in the group's row, and gets a ticket,
+a growing number. PREPARE_COMMIT carries the ticket with the offsets; the row of the
+transactional.id has a floor for each group, below which its tickets are refused. A successor
+registers, raises the floor of every holder it met, finishes what they have decided, and only then
+reads the offsets.
 
 The decisions are searched by tests/model/test_tickets.py.
 """
@@ -132,7 +133,7 @@ def prepare_registration(
 
     `start` is where the input begins; `floor` that of the holder's own row, for the group: the
     ticket is not below it; `done` are tickets that this write removes, of holders that
-    this process has fenced and finished, or its own that are at rest. An own one that may have a
+    this process has fenced and finished, or its own, if idle. An own one that may have a
     transaction under way stays: others must meet it. Raises IllegalGenerationError,
     UnknownMemberIdError, and OffsetConflictError if the group is past the start.
     """
@@ -143,7 +144,7 @@ def prepare_registration(
         member_id=member_id,
         partitions=partitions,
     )
-    # First: who cannot read from there must not fence who does.
+    # First: a run with a stale start must not fence the current reader.
     check_start(row, start)
     others = tuple(
         one
@@ -240,7 +241,7 @@ def prepare_carried_offsets(
 ) -> OffsetsCommit | None:
     """The marker of a decided commit in a shard, with the offsets of all its groups there.
 
-    None if the shard has the marker. It asks no generation: who began a newer one has fenced.
+    None if the shard has the marker. No check of the generation: its begin fences all holders.
     """
     producer_id, txn_epoch = transaction
     if markers.get(producer_id, -1) >= txn_epoch:

@@ -67,7 +67,7 @@ FOREIGN: Final = "This page answers only to itself. Copy the printed address int
 def refusal(
     method: str, hosts: list[str], headers: Mapping[str, str], *, knows_token: bool
 ) -> Refusal | None:
-    """None for a request that may come from the page, or from who knows its address."""
+    """None for a request of the page, or one whose sender knows its address."""
     if len(hosts) != 1 or _host_name(hosts[0]) not in HOSTS:
         return Refusal(403, "Another host", f"The Host header must name {ADDRESS} or localhost.")
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
