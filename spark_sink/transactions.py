@@ -355,6 +355,6 @@ _STAGED = msgspec.msgpack.Decoder(StagedRows)
 def _stage_task(
     options: Config, cluster_id: str, tasks_before: int, rows: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """One row: the files of a task, and the ns of its work."""
+    """One row: what a task has made of its rows, a StagedRows."""
     staged = stage_rows(options, cluster_id, rows, tasks_before=tasks_before)
     yield pa.RecordBatch.from_pydict({"staged": [msgspec.msgpack.encode(staged)]})
