@@ -123,7 +123,8 @@ class CopyTarget:
     def begin(self, *, fsync: bool) -> None:
         """From now on this run makes the copy.
 
-        Not if a client has begun to use the former one: that goes on. Who opens it now is refused.
+        Not if a client has begun to use the former one: that goes on. A client that opens it now is
+        refused.
         """
         copy = Copy(origin=self._origin.cluster_id, shared=self._shared, run=self._run)
         self.root.begin_copy(copy, expected=self._copy, of=self._origin, fsync=fsync)

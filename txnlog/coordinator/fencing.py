@@ -89,9 +89,7 @@ def fence_holders(
 def _is_left(
     row: TransactionMetadata | None, root: Root, group_id: str
 ) -> TypeGuard[TransactionMetadata]:
-    """Whether it is decided, and its offsets have not been moved; one without offsets of the group
-    is none of its readers' business.
-    """
+    """Whether it is decided, and its offsets of the group have not been moved, if it has some."""
     if row is None or not row.is_ending:
         return False
     if root.offsets_log(group_id).view.markers.get(row.producer_id, -1) >= row.txn_epoch:

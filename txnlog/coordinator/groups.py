@@ -78,7 +78,7 @@ class GroupCoordinator:
         )
         assert written is not None
         [group] = written.groups
-        # Those of the very commit that began it: who registers later does so under it.
+        # Only those present in that commit: later ones already use the new generation.
         fence_holders(self._root, group_id, group.tickets.holders, by=by)
         done = frozenset(holder.ticket for holder in group.tickets.holders)
         return Begun(group.generation, done)
@@ -177,7 +177,7 @@ class GroupCoordinator:
     ) -> list[TicketHolder]:
         """Publish what these holders have decided; those with an open transaction that has offsets
         of these partitions (None: of any). Offsets that the group has are those of a transaction
-        that is published: a topic of it that cannot be read is no business of the group's readers.
+        that is published: a topic of it that cannot be read does not stop the group's readers.
 
         Call it after the read of the group's row that named them. `but` are not looked at; to
         `refused` are added those whose decisions this process cannot publish, as its store takes

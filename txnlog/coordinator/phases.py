@@ -46,7 +46,7 @@ class Phases:
         self.times_ns[name] = self.times_ns.get(name, 0) + duration_ns
 
     def stop(self) -> None:
-        """End the total here: what is left of the commit waits for another one."""
+        """Stop timing; the remaining steps run with the next commit."""
         self._stopped_ns = self._now_ns()
 
     @property

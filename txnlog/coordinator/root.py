@@ -184,7 +184,7 @@ class Root:
         return self._read_together(tails)
 
     def offsets_handles(self) -> list[OffsetsLog]:
-        """The shards, not tailed: one that cannot be read fails where it is used."""
+        """The shards, without refreshing: a read error surfaces at first use."""
         return [
             self._offsets.get(number) or OffsetsLog(self.store, number, settings=self.settings)
             for number in self._numbers(offsets_table, self.offsets_shards_count)

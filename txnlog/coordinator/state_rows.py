@@ -42,9 +42,9 @@ def check_owner(root: Root, row: TransactionMetadata) -> None:
 
 
 def as_shown(root: Root, rows: Sequence[TransactionMetadata]) -> list[TransactionMetadata]:
-    """Rows as operators see them: a transaction that is decided, and visible in all its topics and
-    tables, is as its COMPLETE will leave it, whether that was written or not. All who ask for its
-    offsets get them, moved or not; one without a topic is complete when they are moved.
+    """Rows as operators see them: a decided transaction that is visible in all its topics and
+    tables is complete, even before COMPLETE is written. Whoever asks for its offsets gets them,
+    moved or not; one without a topic is complete when they are moved.
     """
     done = {
         row.transaction

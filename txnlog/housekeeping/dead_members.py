@@ -44,9 +44,9 @@ class DeadMembers:
     def expel_once(self, before: Mapping[str, Sighting], wait: Callable[[int], bool]) -> int:
         """Empty the groups whose counters are still those of `before`, or of the last call.
 
-        For a process that ends. `wait` takes ms, and returns whether this process may go on: who
-        seems silent is looked at again, for the store's clock may have been set, or a machine may
-        have slept.
+        For a process that ends. `wait` takes ms, and returns whether this process may go on:
+        members that seem silent are looked at again, for the store's clock may have been set, or a
+        machine may have slept.
         """
         failures = _expelling()
         groups = self._groups(failures)

@@ -1,7 +1,7 @@
 """What a transaction writes to Delta tables of others: rows are staged as files when given.
 
 No commit names the files before the transaction is decided, and no VACUUM of other tools looks
-where they are.
+where they are, unless the table was enlisted with visible staging.
 """
 
 from __future__ import annotations
