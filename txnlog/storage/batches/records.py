@@ -138,7 +138,7 @@ def row_without_name(column: pa.ListArray) -> int | None:
 def with_names(column: pa.ListArray) -> pa.ListArray:
     """Headers in which a missing key is the empty string, as readers return them.
 
-    `produce_batch` once accepted headers without a key, so files may have some.
+    Producers refuse headers without a key; files of other writers may have some.
     """
     if _names_missing(column) is None:
         return column
