@@ -370,10 +370,11 @@ class Producer(ClosedAtTheEnd):
 
         From now on only callbacks may produce. Records that cannot be sent within `timeout` fail;
         None is twice delivery.timeout.ms, also where callbacks go on producing: then `produce`
-        raises ClientStateError there, too. All callbacks are called, and those that other threads
-        call are waited for, up to `timeout`; the first exception of one is raised in the end. A
-        closed producer takes no more calls. In a signal handler that interrupts a call of the
-        producer, that call closes it.
+        raises ClientStateError there, too. Records of a transaction that is prepared, or may be
+        committed, are reported with CommitStateUnknownError. All callbacks are called, and those
+        that other threads call are waited for, up to `timeout`; the first exception of one is
+        raised in the end. A closed producer takes no more calls. In a signal handler that
+        interrupts a call of the producer, that call closes it.
         """
         if self._lifecycle.is_over:
             return
@@ -401,9 +402,10 @@ class Producer(ClosedAtTheEnd):
         finally:
             self._lifecycle.close()
             self._sender.stop()
+            left = self._transactions and self._transactions.left_by_close()
             closed = ClientStateError("The producer was closed before the record was sent.")
             try:
-                self._sender.discard(closed, self._deadline("close()", None))
+                self._sender.discard(left or closed, self._deadline("close()", None))
             except OperationTimedOutError:
                 logger.warning("A call of this producer is still under way: it was not waited for")
             self._deliveries.close()

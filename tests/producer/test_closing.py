@@ -14,7 +14,7 @@ import pytest
 
 from tests.interrupting import PRODUCING
 from tests.producer.test_forwarding import forwarded, in_another_thread
-from tests.producer.worlds import BOTH, cluster_of, producer, started, values, world
+from tests.producer.worlds import BOTH, Reports, cluster_of, producer, started, values, world
 from tests.threads import WAIT_S, Thread
 from txnlog.errors import ClientStateError, TxnLogError
 from txnlog.messages import Message
@@ -316,3 +316,37 @@ def test_close_in_a_signal_handler_does_not_undo_a_commit() -> None:
     made.commit_transaction()
     assert made._lifecycle.is_over
     assert values(cluster_of(made), "orders") == ["0"]
+
+
+@pytest.mark.parametrize("left", ["interrupted", "prepared"])
+def test_close_does_not_report_records_as_unsent_that_may_be_committed(left: str) -> None:
+    """Its callbacks got "closed before the record was sent" of a committed record: produced again,
+    it is there twice.
+    """
+    shared, reports = world(), Reports()
+    made = started(shared)
+    made.begin_transaction()
+    made.produce("orders", "0", partition=0, on_delivery=reports)
+    assert made._transactions is not None
+    coordinator = made._transactions.session._coordinator
+    commit = coordinator.commit
+
+    def interrupted(*args: Any, **named: Any) -> None:
+        commit(*args, **named)
+        raise KeyboardInterrupt
+
+    if left == "prepared":
+        state = made.prepare_transaction()
+    else:
+        coordinator.commit = interrupted  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            made.commit_transaction()
+    made.close()
+    assert reports.errors == ["CommitStateUnknownError"]
+    [(error, _)] = reports.received
+    assert not error.retriable  # type: ignore[union-attr]
+    if left == "prepared":
+        successor = producer(shared, "tx")
+        successor.init_transactions(keep_prepared=True)
+        assert successor.complete_transaction(state)
+    assert values(cluster_of(producer(shared)), "orders") == ["0"]

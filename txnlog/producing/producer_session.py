@@ -258,6 +258,11 @@ class ProducerSession:
         """Whether the transaction has ended as asked; a repeated call does nothing."""
         return self._transaction.progress is _ENDED
 
+    @property
+    def may_be_committed(self) -> bool:
+        """Whether the transaction is committed, or may be, as far as this process knows."""
+        return self._transaction.progress >= _UNKNOWN or self.row.pending.prepared_by_client
+
     def complete(self) -> None:
         """Write the COMPLETE that the last commit has left, if it has."""
         left = self._row

@@ -218,6 +218,19 @@ class TransactionManager:
                 "COMPLETE of %r is left to others: %s", self.session.transactional_id, error
             )
 
+    def left_by_close(self) -> CommitStateUnknownError | None:
+        """The error of records that are committed, or may be; None if they are not."""
+        if not (self.session.has_row and self.session.may_be_committed):
+            return None
+        return CommitStateUnknownError(
+            "The producer was closed before it learned whether the transaction of "
+            f"{self.session.transactional_id!r} is committed, and with it this record. Read the "
+            "topic before you produce it again, after the next init_transactions() of this id.",
+            transactional_id=self.session.transactional_id,
+            # Producing the record again might write it twice.
+            retriable=False,
+        )
+
     # -- inside ----------------------------------------------------------------------------------
 
     def _end(self) -> None:
