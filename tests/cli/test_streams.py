@@ -5,17 +5,21 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
+import shlex
 import signal
 import subprocess
 import sys
 import termios
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
 from tests.cli.runner import PROJECT, Command
+from txnlog.cli.session import SECOND_S
 
 INTERRUPTED_IMPORT = """
 import sys
@@ -158,3 +162,55 @@ def test_second_signal_ends_a_write_that_nobody_reads(
     assert process.returncode == code
     described = many.run("groups", "describe", "-g", "g", "--output", "json").stdout
     assert not any(row["CURRENT-OFFSET"] for row in json.loads(described or "[]"))
+
+
+@pytest.fixture
+def committing(
+    topic: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A transaction that is decided, of a process that waits until that file is gone."""
+    point = tmp_path / "point"
+    point.write_text("prepare_commit.after:pause")
+    monkeypatch.setenv("TXNLOG_FAILPOINT", f"file:{point}")
+    args = ("produce", "-t", "t", "--transactional-id", "tx")
+    process = started(topic, *args, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(b"second\n")
+    process.stdin.close()
+    process.stdin = None
+    end_s = time.monotonic() + SLOWNESS_S
+    while not Path(f"{point}.hits").exists():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+    yield process, point
+    process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_while_produce_commits_waits_for_the_commit(
+    topic: Command, committing: tuple[subprocess.Popen[bytes], Path], number: signal.Signals
+) -> None:
+    """It ended with 130, or was killed, and the records appeared later: repeated, they were there
+    twice.
+    """
+    process, point = committing
+    process.send_signal(number)
+    time.sleep(0.1)
+    point.unlink()
+    assert ended(process) == (0, "")
+    assert topic.ok("consume", "-t", "t", "--from-beginning", "-n", "2") == "first\nsecond\n"
+
+
+def test_second_signal_while_produce_commits_says_that_it_may_be_committed(
+    topic: Command, committing: tuple[subprocess.Popen[bytes], Path]
+) -> None:
+    process, point = committing
+    process.send_signal(signal.SIGINT)
+    while not select.select([process.stderr], [], [], 2 * SECOND_S)[0]:
+        process.send_signal(signal.SIGINT)
+    point.unlink()
+    code, err = ended(process)
+    assert (code, err.count("\n")) == (130, 1)
+    assert "may be committed" in err
+    _, command = err.split("repeat the command: txnlog ")
+    assert "PrepareCommit" in topic.ok(*shlex.split(command))

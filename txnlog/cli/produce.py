@@ -10,10 +10,11 @@ import typer
 
 from txnlog.cli import completion
 from txnlog.cli.record_lines import from_json
-from txnlog.cli.session import parse_pairs, session_of
+from txnlog.cli.session import Session, parse_pairs, session_of, stopped_by_signals, warn
 from txnlog.errors import InvalidRecordError, TxnLogError
 from txnlog.messages import Message
 from txnlog.producer import Producer
+from txnlog.text import shell_option
 
 app = typer.Typer(add_completion=False)
 
@@ -89,6 +90,7 @@ def produce(
             producer.init_transactions()
             with producer.transaction():
                 _send(producer, lines, defaults, tally)
+                _commit(session, producer, transactional_id)
     tally.check()
 
 
@@ -105,6 +107,19 @@ def _send(
             raise InvalidRecordError(f"Record {tally.sent + 1}: {error}") from None
         tally.sent += 1
         producer.poll(0)
+
+
+def _commit(session: Session, producer: Producer, transactional_id: str) -> None:
+    """Commit; the first Ctrl-C or SIGTERM waits for it: all records are written by then."""
+    try:
+        with stopped_by_signals():
+            producer.commit_transaction()
+    except BaseException as error:
+        if not isinstance(error, TxnLogError) or error.retriable:
+            named = shell_option("--transactional-id", transactional_id)
+            look = session.pasted(f"txnlog transactions describe {named}")
+            warn(f"The transaction may be committed. Before you repeat the command: {look}")
+        raise
 
 
 def _records(
