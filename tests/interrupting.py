@@ -19,7 +19,7 @@ FOLDER = str(Path(txnlog.__file__).parent)
 PRODUCING = f"{FOLDER}/producing/"
 
 # Functions whose statements without calls belong together. Their calls are places.
-_WITHOUT_LINES = {"append", "exclusively", "serve"}
+_WITHOUT_LINES = {"_consume", "_wait", "append", "consume_batch", "exclusively", "serve"}
 
 
 def is_with(frame: FrameType) -> bool:

@@ -222,7 +222,7 @@ class Consumer(ClosedAtTheEnd):
     def _consume(
         self, num_messages: int, timeout: float, later: Before | None = None
     ) -> list[Message]:
-        """`consume`; with `later` its caller has what was taken returned, or taken back."""
+        """`consume`; with `later` its caller says that it `is_returned`, or takes it back."""
         wanted = arguments.integer("num_messages", num_messages, least=0, most=INT32_MAX)
         found: list[Message] = []
         if wanted == 0:
@@ -293,15 +293,16 @@ class Consumer(ClosedAtTheEnd):
         is_remote = made.cluster.store.is_remote
         idle_ms, idle_ms_max = IDLE_MS_MIN, IDLE_REMOTE_MS_MAX if is_remote else IDLE_LOCAL_MS_MAX
         self._back_off(clock, timeout_s)
-        with made.stream.handing_out(self._turn.lock, later) as before:
-            is_first = True
+        before = Before() if later is None else later
+        is_first = True
 
-            def take_now(stream: RecordStream) -> S:
-                return take(stream, end_ms)
+        def take_now(stream: RecordStream) -> S:
+            return take(stream, end_ms)
 
-            def look() -> tuple[S | None, float | None]:
-                return self._look(made, take_now, found, before, is_first)
+        def look() -> tuple[S | None, float | None]:
+            return self._look(made, take_now, found, before, is_first)
 
+        try:
             while True:
                 had = len(found)
                 taken, nap_ms = self._locked(look)
@@ -317,6 +318,15 @@ class Consumer(ClosedAtTheEnd):
                     return None
                 clock.sleep_ms(min(nap_ms, left_ms))
                 is_first = False
+        except TxnLogError:
+            raise
+        except BaseException:
+            # Ctrl-C: the caller gets nothing.
+            with self._turn.lock:
+                made.stream.take_back(before)
+            raise
+        finally:
+            before.is_returned |= later is None
 
     def _look(
         self,

@@ -24,6 +24,7 @@ from tests.consumer.records import (
 from tests.threads import WAIT_S, Thread, in_threads
 from tests.world import process
 from txnlog.consumer import Consumer
+from txnlog.consuming.record_stream import Before
 from txnlog.errors import ClientStateError, UnstableOffsetCommitError
 from txnlog.messages import OFFSET_INVALID, Message, TopicPartition
 from txnlog.testing.faults import SharedMemory
@@ -288,10 +289,10 @@ def test_interrupt_puts_back_what_no_other_thread_has_followed_up(
     stream = reader._consumption().stream
 
     def interrupted(between: Callable[[], object]) -> None:
-        with stream.handing_out(reader._turn.lock) as before:
-            stream.begin(before)
-            between()
-            raise KeyboardInterrupt
+        before = Before()
+        stream.begin(before)
+        between()
+        stream.take_back(before)
 
     def other_reads() -> None:
         reader._consumption().maintain()
@@ -302,8 +303,7 @@ def test_interrupt_puts_back_what_no_other_thread_has_followed_up(
         assert [message.value() for message in stream.take(1)] == [b"c"]
 
     for between in (other_reads, none_reads):
-        with pytest.raises(KeyboardInterrupt):
-            interrupted(between)
+        interrupted(between)
     assert read(reader) == [b"c"]
 
 
@@ -314,16 +314,11 @@ def test_interrupt_puts_back_records_of_a_partition_that_another_thread_has_paus
     reader = reader_of(process(shared))
     made, paused = reader._consumption(), [TopicPartition("t", 0)]
     made.maintain()
-
-    def interrupted() -> None:
-        with made.stream.handing_out(reader._turn.lock) as before:
-            made.stream.begin(before)
-            assert len(made.stream.take(1)) == 1
-            Thread(lambda: reader.pause(paused)).result()
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
+    before = Before()
+    made.stream.begin(before)
+    assert len(made.stream.take(1)) == 1
+    Thread(lambda: reader.pause(paused)).result()
+    made.stream.take_back(before)
     assert at(reader) == 0
     reader.resume(paused)
     assert read(reader) == [b"a", b"b"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 
 import pyarrow as pa
@@ -24,6 +23,8 @@ class Before(dict[PartitionReader, int | None]):
 
     def __init__(self) -> None:
         self.notices: list[Message] = []
+        self.is_returned = False
+        """Whether the caller has the records. No call may follow: an interrupt would lose them."""
         self.is_unwanted = False
         """Whether nobody awaits the call any more: then it takes nothing."""
 
@@ -78,43 +79,18 @@ class RecordStream:
             reader.position = message._offset
             self._rewind()
 
-    @contextmanager
-    def handing_out(
-        self, lock: AbstractContextManager[object], later: Before | None = None
-    ) -> Iterator[Before]:
-        """Wraps calls that return their records together, at the end; gives what `begin` takes.
-
-        That is `later`, if given: then the caller clears it once the records have arrived, or has
-        them taken back.
-
-        Ctrl-C may interrupt anywhere, most likely while waiting for more: the records taken so far
-        are put back, and read again; unless another thread has taken some since. `lock` guards the
-        records.
-        """
-        before = Before() if later is None else later
-        try:
-            yield before
-        except TxnLogError:
-            raise
-        except BaseException:
-            with lock:
-                self.take_back(before)
-            raise
-        finally:
-            if later is None:
-                before.clear()
-
     def begin(self, before: Before) -> None:
         """Note in `before` the positions before the records that are taken from now on."""
         self._before = before
 
     def returned(self, reader: PartitionReader) -> int | None:
         """The position after the records that were returned: without those of a call under way."""
-        return self._before.get(reader, reader.position)
+        before = self._before
+        return reader.position if before.is_returned else before.get(reader, reader.position)
 
     def take_back(self, before: Before) -> None:
         """Return once more what was taken, unless another call has taken some since."""
-        if self._before is before:
+        if self._before is before and not before.is_returned:
             for reader, position in before.items():
                 reader.position = position
             self._notices.extendleft(reversed(before.notices))

@@ -311,7 +311,7 @@ class AIOConsumer(_Client):
             )
             try:
                 found: list[Message] = await asyncio.shield(reading)
-                before.clear()
+                before.is_returned = True
             except asyncio.CancelledError:
                 before.is_unwanted = True
                 reading = asyncio.ensure_future(self._take_back(before, reading))

@@ -94,15 +94,21 @@ class Consumer(ClosedAtTheEnd):
         self, num_messages: int, timeout: float, later: Before | None = None
     ) -> list[Message]:
         consumer = self._open()
+        before = Before() if later is None else later
         try:
-            messages = consumer._consume(num_messages, timeout, later)
+            messages = consumer._consume(num_messages, timeout, before)
+            for message in messages:
+                # Calling error() takes as long as all else that is done here for a record.
+                if message._error is not None:
+                    _translate(message)
+            return messages
         except TxnLogError as error:
             return [self._failed(error)]
-        for message in messages:
-            # Calling error() takes as long as all else that is done here for a record.
-            if message._error is not None:
-                _translate(message)
-        return messages
+        except BaseException:
+            self._take_back(before)
+            raise
+        finally:
+            before.is_returned |= later is None
 
     def _take_back(self, before: Before) -> None:
         self._consumer._take_back(before)
