@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, wraps
 from typing import TYPE_CHECKING
+from weakref import ref
 
 import msgspec
 import pyarrow as pa
@@ -58,8 +59,11 @@ ATTEMPTS_MAX = 4
 """How often a function is called for one micro-batch while others change what it has read."""
 
 
-_returned: dict[tuple[str, str], tuple[str, int, Function, DataFrame]] = {}
-"""Root and query -> the newest call that has returned: its run, batch, function and frame."""
+_returned: dict[tuple[str, str], tuple[str, int, Function, ref[DataFrame]]] = {}
+"""Root and query -> the newest call that has returned: its run, batch, function and frame.
+
+The frame is not kept: it holds the plan of its batch, and a driver may run many queries.
+"""
 
 
 def _frame(name: str, given: object) -> DataFrame:
@@ -278,10 +282,10 @@ def transactional(
             if run.run_id not in checked:
                 check_checkpoint(parsed, run.query_id)
                 checked.add(run.run_id)
-            place, call = (parsed.root, run.query_id), (run.run_id, batch_id, function, frame)
+            place, call = (parsed.root, run.query_id), (run.run_id, batch_id, function, ref(frame))
             known = _returned.get(place, call)
             # The same call may be one that the program repeats, as the batch is.
-            if known[:2] == call[:2] and (known[2] is not function or known[3] is not frame):
+            if known[:2] == call[:2] and (known[2] is not function or known[3]() is not frame):
                 raise InvalidTxnStateError(
                     f"Batch {batch_id} of query {run.query_id} has had its transaction in this "
                     "root: what another one wrote would be taken for a repeat, and skipped. Write "

@@ -85,6 +85,27 @@ def test_json_lines_round_trip(topic: Command) -> None:
     assert [{**json.loads(line), "topic": "t"} for line in copied] == found
 
 
+def test_json_lines_go_where_the_options_say(topic: Command) -> None:
+    """`consume -t t | produce -t copy` wrote every record into t again: each line names it."""
+    topic.ok("topics", "create", "-t", "copy", "--partitions", "1")
+    topic.ok("topics", "create", "-t", "wide", "--partitions", "4")
+    keys = b"".join(b"k%d:v\n" % number for number in range(20))
+    topic.ok("produce", "-t", "wide", "-K", ":", input=keys)
+    lines = topic.ok(
+        "consume", "-t", "wide", "--from-beginning", "-n", "20", "--output", "json"
+    ).encode()
+    to_copy = ("produce", "-t", "copy", "--json")
+    assert "partition" in topic.fails(*to_copy, "--transactional-id", "x", input=lines)
+    topic.ok(*to_copy, "-p", "-1", "-H", "from=wide", input=lines)
+    copied = topic.ok(
+        "consume", "-t", "copy", "--from-beginning", "-n", "20", "--output", "json"
+    ).splitlines()
+    found = [json.loads(line) for line in copied]
+    assert {record["key"] for record in found} == {f"k{number}" for number in range(20)}
+    assert all(record["headers"] == [["from", "wide"]] for record in found)
+    assert sum(row["OFFSET"] for row in topic.json("offsets", "-t", "wide")) == 20
+
+
 @given(
     key=st.none() | st.binary(),
     value=st.none() | st.binary(),
@@ -107,7 +128,8 @@ def test_json_lines_lose_no_byte(
         (b'{"valeu": "x"}', "valeu"),
         (b'{"value": 5}', "neither"),
         (b'{"value": {"base64": "?"}}', "Line 2"),
-        (b"[]", "Line 2"),
+        (b"[]", "no JSON object"),
+        (b"[[]]", "no JSON object"),
         (b'{"value": "x", "partition": 9}', "partition"),
     ],
 )

@@ -61,7 +61,14 @@ def test_root_from_the_environment_and_global_options_anywhere(command: Command)
     result = CliRunner().invoke(app, ["topics", "list", "--output", "json"], env=env)
     assert json.loads(result.stdout) == ["a"]
     assert hoisted(["a", "--root=x", "--", "--root", "y"]) == ["--root=x", "a", "--", "--root", "y"]
-    assert hoisted(["a", "--root"]) == ["--root", "a"]
+
+
+@pytest.mark.parametrize("option", ["--root", "--storage", "--output"])
+def test_global_option_without_its_value_takes_no_other_word_for_it(option: str) -> None:
+    """The value of `topics list --root` was "topics", and the error was about `list`."""
+    result = CliRunner().invoke(app, ["topics", "list", option], env=ENVIRONMENT)
+    assert result.exit_code == 2
+    assert f"Option '{option}' requires an argument" in result.stderr
 
 
 def test_no_cluster_is_one_clear_line(tmp_path: Path) -> None:

@@ -170,7 +170,13 @@ def test_a_file_that_cannot_be_written_is_one_line(command: Command, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "args", [["--with-values"], ["--from", "2h"], ["--html", "x.html", "--to", "noon"]]
+    "args",
+    [
+        ["--with-values"],
+        ["--from", "2h"],
+        ["--html", "x.html", "--to", "noon"],
+        ["--html", "x.html", "--from", "1h", "--to", "2h"],
+    ],
 )
 def test_wrong_usage_is_refused(command: Command, args: list[str]) -> None:
     assert command.run("show", *args).exit_code == 2

@@ -112,7 +112,10 @@ def hoisted(args: list[str]) -> list[str]:
         if arg == "--":
             rest += [arg, *left]
         elif arg in GLOBAL:
-            front += [arg, *([value] if (value := next(left, None)) is not None else [])]
+            value = next(left, None)
+            if value is None:
+                return [arg]  # which the parser says; else it took the command for the value
+            front += [arg, value]
         elif arg.partition("=")[0] in GLOBAL:
             front.append(arg)
         else:

@@ -48,7 +48,7 @@ def produce(
         typer.Option(
             "--topic",
             "-t",
-            help="With --json a record may set its own.",
+            help="Of every record; with --json, if it is not given, each line's own.",
             autocompletion=completion.topics,
         ),
     ] = None,
@@ -60,7 +60,12 @@ def produce(
         list[str] | None,
         typer.Option("--header", "-H", help="name=value, for every record; may be repeated."),
     ] = None,
-    partition: Annotated[int, typer.Option("--partition", "-p", help="-1: by key.")] = -1,
+    partition: Annotated[
+        int | None,
+        typer.Option(
+            "--partition", "-p", help="Of every record, -1: by key; default: a JSON line's, or -1."
+        ),
+    ] = None,
     json_lines: Annotated[
         bool, typer.Option("--json", help="Read lines in the format of `consume --output json`.")
     ] = False,
@@ -77,29 +82,34 @@ def produce(
     config = {**session.config(), "on_delivery": tally.on_delivery}
     if transactional_id is not None:
         config["transactional.id"] = transactional_id
-    defaults: dict[str, Any] = {"topic": topic, "partition": partition, "headers": headers}
+    given = {"topic": topic, "partition": partition}
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     with Producer(config) as producer:
         lines = _records(sys.stdin.buffer, key_separator, json_lines)
         if transactional_id is None:
             try:
-                _send(producer, lines, defaults, tally)
+                _send(producer, lines, chosen, headers, tally)
             finally:
                 # Records before an invalid line or Ctrl-C are written, too.
                 producer.flush()
         else:
             producer.init_transactions()
             with producer.transaction():
-                _send(producer, lines, defaults, tally)
+                _send(producer, lines, chosen, headers, tally)
                 _commit(session, producer, transactional_id)
     tally.check()
 
 
 def _send(
-    producer: Producer, records: Iterator[dict[str, Any]], defaults: dict[str, Any], tally: Tally
+    producer: Producer,
+    records: Iterator[dict[str, Any]],
+    chosen: dict[str, Any],
+    headers: list[tuple[str, bytes]],
+    tally: Tally,
 ) -> None:
     for record in records:
-        wanted = {**defaults, **record}
-        if wanted["topic"] is None:
+        wanted = {**record, **chosen, "headers": [*record.get("headers", ()), *headers]}
+        if "topic" not in wanted:
             raise InvalidRecordError(f"Record {tally.sent + 1} has no topic; give --topic.")
         try:
             producer.produce(**wanted)

@@ -40,8 +40,10 @@ def from_json(line: bytes, number: int) -> dict[str, Any]:
     """
     try:
         fields = json.loads(line)
+        if not isinstance(fields, dict):
+            raise ValueError(f"{shown(fields)} is no JSON object")
         unknown = set(fields) - FIELDS
-        if not isinstance(fields, dict) or unknown:
+        if unknown:
             raise ValueError(f"unknown fields {sorted(unknown)}")
         record: dict[str, Any] = {
             name: decode(fields[name]) for name in ("key", "value") if name in fields

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txnlog.cli.session import Session, echo, session_of, stopped_by_signals
-from txnlog.cli.times import parse_since_ms
+from txnlog.cli.times import format_time, parse_since_ms
 from txnlog.errors import ConfigError
 from txnlog.settings.roots import redacted_url
 from txnlog.text import printable
@@ -124,6 +124,10 @@ def _write(
     now = reader.moment(None)
     last_ms = now.at_ms if last is None else parse_since_ms("--to", last)
     first_ms = last_ms - SPAN_MS if first is None else parse_since_ms("--from", first)
+    if first_ms > last_ms:
+        raise typer.BadParameter(
+            f"--from is {format_time(first_ms)}, after --to, {format_time(last_ms)}."
+        )
     last_ms = min(max(last_ms, now.earliest_ms), now.at_ms)
     first_ms = min(max(first_ms, now.earliest_ms), last_ms)
 

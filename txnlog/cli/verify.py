@@ -9,7 +9,7 @@ import typer
 from txnlog.cli import completion
 from txnlog.cli.progress import tables_bar
 from txnlog.cli.session import Session, ends_with, fail, session_of
-from txnlog.cli.times import parse_time_ms
+from txnlog.cli.times import parse_since_ms
 from txnlog.errors import TxnLogError
 from txnlog.protocol.verification.findings import Finding, FindingKind, Severity
 from txnlog.verifying.report import Verification, VerifySettings, by_severity
@@ -36,7 +36,8 @@ def verify(
     since: Annotated[
         str | None,
         typer.Option(
-            help="Skip log and data files written before this time, as in 2026-01-31T12:00:00."
+            help="Skip log and data files written before this time, as in 2026-01-31T12:00:00, or "
+            "2h before now."
         ),
     ] = None,
     deep: Annotated[
@@ -52,7 +53,7 @@ def verify(
     session = session_of(context)
     settings = VerifySettings(
         topics=topic or None,
-        since_ms=None if since is None else parse_time_ms("--since", since),
+        since_ms=None if since is None else parse_since_ms("--since", since),
         deep=deep,
     )
     try:
