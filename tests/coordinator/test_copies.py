@@ -16,11 +16,13 @@ from tests.coordinator.test_snapshots import ACTS as _ACTS
 from tests.coordinator.test_snapshots import Writer as _Writer
 from tests.world import (
     GROUP,
+    PLAIN,
     TOPICS,
     both,
     decide,
     eager,
     faults,
+    outcome_of,
     owned,
     process,
     row_of,
@@ -28,9 +30,12 @@ from tests.world import (
 )
 from txnlog.cluster import Cluster
 from txnlog.coordinator import one_off
+from txnlog.coordinator.copied_topics import CopiedTopic
 from txnlog.coordinator.copies import CopyReport, copy_root
+from txnlog.coordinator.copy_target import CopyTarget
 from txnlog.coordinator.finishing import finish_own
 from txnlog.coordinator.root import Root
+from txnlog.errors import ConfigError
 from txnlog.protocol.copies import is_in_copy
 from txnlog.protocol.metadata import LastBatch
 from txnlog.protocol.transitions import Transition
@@ -304,3 +309,40 @@ def test_batch_write_that_is_shown_is_not_repeated_in_the_copy(some: Some[int]) 
     for at in some(range(trial(0))):
         trial(at)
     assert len(met) == 2
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_copy_of_a_copy_that_is_brought_on_meanwhile_has_one_state(
+    is_killed: bool, some: Some[int]
+) -> None:
+    """Restored while the next backup ran: half a transaction, and verified as whole (R75)."""
+    outcomes = set()
+    write = CopyTarget._write_topic
+
+    def write_one(target: CopyTarget, name: str, wanted: CopiedTopic) -> int:
+        write(target, name, wanted)
+        raise SimulatedCrash
+
+    def trial(at: int) -> int:
+        shared, place, restored = world(ALL), SharedMemory(), SharedMemory()
+        writer = Writer(shared)
+        writer.commit()
+        copied(process(shared), place.open())
+        writer.commit()
+
+        def bring_on() -> None:
+            with (
+                patch.object(CopyTarget, "_write_topic", write_one if is_killed else write),
+                suppress(SimulatedCrash, ConfigError),
+            ):
+                copied(process(shared), place.open())
+
+        origin = place.open()
+        origin.plan = plan = FaultsAt({}, interlude=bring_on, interlude_at=at)
+        outcome = outcome_of(lambda: copied(Root(origin, settings=PLAIN), restored.open()))
+        outcomes.add("".join(sorted(check(restored))) if outcome == "done" else outcome)
+        return plan.calls
+
+    for at in some(range(trial(0))):
+        trial(at)
+    assert outcomes - {"ConfigError"} == ({"1"} if is_killed else {"1", "12"})

@@ -21,6 +21,7 @@ from txnlog.errors import (
     SnapshotNotFoundError,
 )
 from txnlog.process.failpoint import reach
+from txnlog.protocol.copies import check_same
 from txnlog.protocol.enlisted.features import (
     DAY_MS,
     FILE_RETENTION,
@@ -50,12 +51,16 @@ def keep_snapshot(root: Root, name: str, *, ttl_ms: int, with_tables: bool = Tru
     clock = root.store.clock
     until_ms = clock.boot_ms() + root.settings.trust_ms // 2
     snapshot = take_snapshot(root, with_tables=with_tables)
+    copy = root.read_copy(refresh=False)
     _warn_of_tables(root, snapshot, ttl_ms)
     path = f"{SNAPSHOTS}{uuid.uuid4()}.json"
     pin = Pin(at_ms=snapshot.at_ms, expires_ms=snapshot.at_ms + ttl_ms, file=path)
 
     def decide(pins: Mapping[str, Pin]) -> dict[str, Pin | None]:
         known = pins.get(name)
+        if known != pin:
+            # A run that brings a copy to another snapshot keeps what it finds kept as it ends.
+            check_same(root.read_copy(refresh=False), expected=copy, url=root.root)
         if clock.boot_ms() > until_ms:
             return {name: None} if known == pin else {}
         if known is not None and known != pin and known.expires_ms > root.store.now_ms():

@@ -400,13 +400,14 @@ class Root:
 
     # -- copies ----------------------------------------------------------------------------------
 
-    def read_copy(self) -> Copy | None:
-        """What the root says of itself as a copy; None: it is none, or there is no root.
+    def read_copy(self, *, refresh: bool = True) -> Copy | None:
+        """What the root says, or said last, of itself as a copy; None: it is none, or no root.
 
         Raises UnsupportedProtocolError for a root of another format.
         """
         with self._opening:
-            self._meta.refresh()
+            if refresh:
+                self._meta.refresh()
             if self._meta.version >= 0:
                 check_format(self._meta.format, self.root)
             return self._meta.copy

@@ -20,6 +20,7 @@ from txnlog.errors import (
     TxnLogError,
 )
 from txnlog.process.failures import Failures, caught, parts_of
+from txnlog.protocol.copies import check_whole
 from txnlog.protocol.enlisted.actions import TableState
 from txnlog.protocol.enlisted.registry import EnlistedTable
 from txnlog.protocol.group_metadata import Group
@@ -59,8 +60,8 @@ def take_snapshot(root: Root, *, with_tables: bool = True) -> Snapshot:
 
     Publishes what other processes have decided, if they do not. Topics, tables and groups that
     cannot be read are logged and left out, and tables that do not take what was decided. Raises
-    what publishing raises, ConcurrentTransactionsError, and CorruptLogError for a row of the
-    transaction log that cannot be read.
+    what publishing raises, ConcurrentTransactionsError, CorruptLogError for a row of the
+    transaction log that cannot be read, and ConfigError for a copy that is not whole.
     """
     for attempt in range(TRIES_MAX):
         with _Decisions.of(root) as decisions:
@@ -82,6 +83,8 @@ def _try(root: Root, decisions: _Decisions, with_tables: bool) -> Snapshot | Non
     at_ms = root.store.now_ms()
     before = {name: log.log.version for name, log in root.opened_topics().items()}
     decisions.read()
+    copy = root.read_copy(refresh=False)
+    check_whole(copy, root.root)
     unmoved = decisions.pending()
     _let_decide(root, decisions)
     shards = root.known_offsets_shards()
@@ -106,6 +109,9 @@ def _try(root: Root, decisions: _Decisions, with_tables: bool) -> Snapshot | Non
         shown |= now
         unmoved |= now
     else:
+        return None
+    if root.read_copy(refresh=False) != copy:
+        # Some tables may be those of another snapshot.
         return None
     carried = {ticket.group_id for row in unmoved.values() for ticket in row.moves}
     numbers = {shard.number for shard in shards}

@@ -129,6 +129,13 @@ def check_whole(found: Copy | None, url: str) -> None:
         )
 
 
+def check_same(found: Copy | None, *, expected: Copy | None, url: str) -> None:
+    """Raises ConfigError for a copy that is being made, or has become a newer one than expected."""
+    check_whole(found, url)
+    if found != expected:
+        raise ConfigError(f"The root at {url} is a newer copy by now. Try again.", root=url)
+
+
 def is_in_copy(
     positions: Mapping[str, Mapping[int, int]], ends: Mapping[str, Sequence[int]]
 ) -> bool:
