@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -127,7 +127,7 @@ def copy_root(
         check()
         target.end(WholeCopy(snapshot=written, ends={**kept.ends, origin.cluster_id: ends}))
         reach("copy.ended")
-    _delete_unused(target.root, files.unused)
+    _delete_unused(target.root, files.unused, ends)
     return CopyReport(
         cluster_id=target.root.cluster_id,
         at_ms=written.at_ms,
@@ -279,7 +279,8 @@ def _copy_files(
     found.count, found.size_bytes = len(wanted), sum(wanted.values())
     found.unused = {path for path in sizes.keys() - wanted.keys() if _DATA_FILE.fullmatch(path)}
     total_bytes = sum(size_bytes for _, size_bytes in missing)
-    target.delete([path for path, _ in missing if path in sizes])
+    if shared:
+        target.delete([path for path, _ in missing if path in sizes])
     together = (target if target.is_remote else origin).together
     for at in range(0, len(missing), FILES_AT_ONCE):
         some = missing[at : at + FILES_AT_ONCE]
@@ -292,7 +293,11 @@ def _copy_files(
     return found
 
 
-def _delete_unused(copy: Root, unused: set[str]) -> None:
+def _delete_unused(copy: Root, unused: set[str], folders: Iterable[str]) -> None:
+    """Also what killed runs have left of files that they were writing."""
+    for folder in folders:
+        left = copy.store.list_temporaries(folder)
+        copy.store.delete_temporaries(item.path for item in left)
     if not unused:
         return
     topics = {path.partition("/")[0] for path in unused}
@@ -312,5 +317,6 @@ def _copy_file(origin: ObjectStore, target: ObjectStore, path: str, size_bytes: 
             "damaged. `txnlog verify` says what is lost; nothing was copied of it.",
             file=path,
         )
-    target.put_new(path, data)
+    # At once: another run may have copied it since the listing, and its copy may be whole.
+    target.put(path, data)
     reach("copy.file")
