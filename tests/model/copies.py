@@ -1,9 +1,9 @@
-"""Runs that copy snapshots of one origin to one place, and a client that begins to use it.
+"""Runs that copy snapshots of one origin to one place, and who begins to use it, or restores it.
 
 The place has a whole copy of snapshot 0, in two tables. Each run takes a newer snapshot; the second
 table changes in every other one, and back in the next. A snapshot has a new data file and that of
-the one before. A run may stop anywhere. The decisions about `__cluster` are the real ones; a commit
-lands only at the version that its writer expects.
+the one before. A run may stop anywhere. Who restores reads one table after the other. The decisions
+about `__cluster` are the real ones; a commit lands only at the version that its writer expects.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from txnlog.errors import ConcurrentTransactionsError
-from txnlog.protocol.copies import Copy, begin_copy, end_copy
+from txnlog.errors import ConcurrentTransactionsError, ConfigError
+from txnlog.protocol.copies import Copy, begin_copy, check_same, check_whole, end_copy
 
 OPENS_LATE = "a run reads the tables when it writes, and not before it begins"
 BEGINS_BLINDLY = "a run begins whatever __cluster says since it was read"
@@ -22,7 +22,7 @@ SKIPS = "a run writes nothing to a table in which nothing changes"
 ENDS_BLINDLY = "a run ends though another one has begun"
 SNAPSHOT_FIRST = "a run takes its snapshot before it reads what is there"
 LISTS_LATE = "a run lists the files that it may delete after it has taken its snapshot"
-RUNS = ("A", "B", "C")
+READS_BLINDLY = "who restores the copy does not look whether it is still the same one"
 CLIENT = -1
 """What a table has once a client has written."""
 
@@ -42,6 +42,15 @@ class Run(NamedTuple):
     is_over: bool = False
 
 
+class Reader(NamedTuple):
+    """Who restores the copy: what it has read of `__cluster`, and of each table."""
+
+    seen: Copy | None = None
+    read: tuple[int, ...] = ()
+    has_restored: bool = False
+    is_over: bool = False
+
+
 class State(NamedTuple):
     """`tables`: the contents of each version. `whole`: versions of the last whole copy. `files`:
     by the snapshots that had them first.
@@ -54,20 +63,25 @@ class State(NamedTuple):
     files: frozenset[int] = frozenset({-1, 0})
     taken: int = 0
     is_used: bool = False
+    reader: Reader = Reader()
 
 
 class Copies:
     """The model."""
 
-    def __init__(self, broken: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, broken: frozenset[str] = frozenset(), *, runs: str = "ABC", is_restored: bool = False
+    ) -> None:
         self._broken = broken
+        self._runs = runs
+        self._reader = Reader(is_over=not is_restored)
 
     def initial(self) -> State:
         copy = Copy(origin="o", file="0")
-        return State(copy, ((0,), (0,)), (0, 0), (Run(),) * len(RUNS))
+        return State(copy, ((0,), (0,)), (0, 0), (Run(),) * len(self._runs), reader=self._reader)
 
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
-        for at, name in enumerate(RUNS):
+        for at, name in enumerate(self._runs):
             run = state.runs[at]
             if not run.is_over:
                 for label, after, changed in self._steps_of(state, run, name):
@@ -77,6 +91,23 @@ class Copies:
             yield "a client opens the copy", state._replace(is_used=True)
         if state.is_used and CLIENT not in state.tables[0]:
             yield "the client writes", _put(state, 0, CLIENT)
+        if not state.reader.is_over:
+            label, reader = self._read(state, state.reader)
+            yield f"the reader {label}", state._replace(reader=reader)
+
+    def _read(self, state: State, reader: Reader) -> tuple[str, Reader]:
+        try:
+            if reader.seen is None:
+                check_whole(state.copy, "u")
+                return "begins", reader._replace(seen=state.copy)
+            if len(reader.read) < len(state.tables):
+                read = (*reader.read, state.tables[len(reader.read)][-1])
+                return "reads a table", reader._replace(read=read)
+            if READS_BLINDLY not in self._broken:
+                check_same(state.copy, expected=reader.seen, url="u")
+        except ConfigError:
+            return "is refused", reader._replace(is_over=True)
+        return "restores", reader._replace(has_restored=True, is_over=True)
 
     def _steps_of(self, state: State, run: Run, name: str) -> Iterator[tuple[str, Run, State]]:
         now = tuple(len(table) - 1 for table in state.tables)
@@ -161,6 +192,11 @@ class Copies:
             return "clients open a copy of two snapshots"
         if CLIENT in after.tables[0] and heads[0] != CLIENT:
             return "what a client wrote is overwritten"
+        reader = after.reader
+        if reader.has_restored and reader.seen is not None and CLIENT not in reader.read:
+            snapshot = int(reader.seen.file)
+            if list(reader.read) != [content_of(at, snapshot) for at in range(2)]:
+                return "what is restored is of two snapshots"
         return None
 
     def stuck(self, state: State) -> str | None:

@@ -9,6 +9,7 @@ from tests.model.copies import (
     ENDS_BLINDLY,
     LISTS_LATE,
     OPENS_LATE,
+    READS_BLINDLY,
     SKIPS,
     SNAPSHOT_FIRST,
     Copies,
@@ -20,6 +21,12 @@ def test_place_has_one_snapshot_whatever_runs_meet_there() -> None:
     """When it is opened, and at the versions that it had when it was whole (R75)."""
     result = assert_holds(Copies(), states_min=1_000)
     assert {"C ends", "B was taken over", "B leaves it", "A gives up"} <= result.labels
+
+
+def test_copy_that_is_restored_while_runs_write_it_is_of_one_snapshot() -> None:
+    """Else the restore is refused (R75)."""
+    result = assert_holds(Copies(runs="AB", is_restored=True), states_min=1_000)
+    assert {"the reader restores", "the reader is refused", "B ends"} <= result.labels
 
 
 @pytest.mark.parametrize(
@@ -36,3 +43,9 @@ def test_place_has_one_snapshot_whatever_runs_meet_there() -> None:
 def test_search_finds_what_each_rule_is_for(rule: str, what: str) -> None:
     """Each rule left out alone mixes two snapshots, or loses what a client wrote."""
     assert_breaks(Copies(frozenset({rule})), what)
+
+
+def test_search_finds_a_restore_that_does_not_look_again() -> None:
+    assert_breaks(
+        Copies(frozenset({READS_BLINDLY}), runs="AB", is_restored=True), "restored is of two"
+    )
