@@ -298,7 +298,7 @@ def limits(constants: Constants) -> list[tuple[str, float, str]]:
     round_s = constants.latency_ms / 1000
     one = shape(constants, 1, 4)
     rows = [
-        ("one query or producer: its transactions follow one another", 1 / (one.rounds * round_s),
+        ("one producer: its transactions follow one another", 1 / (one.rounds * round_s),
          "more queries, larger transactions"),
         ("one shard of `__consumer_offsets`: a commit, read and put", 1 / (2 * round_s),
          "groups in other shards"),

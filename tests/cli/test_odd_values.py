@@ -60,6 +60,7 @@ def test_invalid_value_is_a_one_line_error(command: Command, args: list[str]) ->
         (["topics", "create", "-t", "t", "--replication-factor", "3"], "Leave it out"),
         (["topics", "--list", "--bootstrap-server=localhost:9092"], "by --root or TXNLOG_ROOT"),
         (["consume", "-t", "t", "--property", "print.key=true"], "take -K for keys"),
+        (["configs", "--describe", "--entity-name", "t"], "given by -t"),
         (["consume", "-t", "t", "--since", "1700000000"], "that is 1700000000000 ms"),
         (["offsets", "-t", "t", "--time", "1700000000"], "that is 1700000000000 ms"),
     ],

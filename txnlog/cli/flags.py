@@ -13,6 +13,7 @@ ONLY_KAFKA = {
     "--broker-list": "there are no servers: give the cluster's root by --root or TXNLOG_ROOT.",
     "--command-config": "settings of the object store are given by --storage or TXNLOG_STORAGE.",
     "--replication-factor": "the store keeps the copies. Leave it out.",
+    "--entity-name": "the topic is given by -t; a root has no name here.",
     "--property": "`txnlog consume` and `txnlog produce` take -K for keys; see their --help.",
 }
 """Options of Kafka's scripts that no command has, and what to give instead."""
