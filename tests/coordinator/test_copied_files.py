@@ -53,5 +53,14 @@ def test_copy_deletes_what_a_killed_one_was_writing(tmp_path: Path) -> None:
     left = tmp_path / "orders" / "part-0-1.parquet#7"
     copied(process(shared), ObjectStore.from_url(str(tmp_path)))
     left.write_bytes(b"re")
-    copied(process(shared), ObjectStore.from_url(str(tmp_path)))
+    later = left.with_name("part-0-2.parquet#8")
+    begin = copies._copy_files
+
+    def copy(*arguments: Any) -> Any:
+        later.write_bytes(b"re")
+        return begin(*arguments)
+
+    with patch.object(copies, "_copy_files", copy):
+        copied(process(shared), ObjectStore.from_url(str(tmp_path)))
     assert not left.exists()
+    assert later.exists()  # of a run that has begun meanwhile

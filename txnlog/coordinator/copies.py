@@ -107,7 +107,7 @@ def copy_root(
         raise ConfigError(f"There is no txnlog cluster at {origin.root}.", root=origin.root)
     target = CopyTarget(store, origin, shared=shared)
     target.open(fsync=fsync)
-    sizes = _sizes_of(store)
+    sizes, left = _listed(store)
     with _kept(origin, copy) as kept:
         _check_complete(origin, kept.snapshot)
         # They are read again, at their versions.
@@ -127,7 +127,7 @@ def copy_root(
         check()
         target.end(WholeCopy(snapshot=written, ends={**kept.ends, origin.cluster_id: ends}))
         reach("copy.ended")
-    _delete_unused(target.root, files.unused, ends)
+    _delete_unused(target.root, files.unused, left)
     return CopyReport(
         cluster_id=target.root.cluster_id,
         at_ms=written.at_ms,
@@ -254,11 +254,12 @@ class _Files:
     unused: set[str] = field(default_factory=set)
 
 
-def _sizes_of(store: ObjectStore) -> dict[str, int]:
-    """The files in folders of topics."""
-    folders = [name for name in store.list_folders() if may_be_topic(name)]
-    listed = store.together([partial(store.list_files, name) for name in sorted(folders)])
-    return {item.path: item.size_bytes for items in listed for item in items}
+def _listed(store: ObjectStore) -> tuple[dict[str, int], list[str]]:
+    """Sizes of the files in folders of topics, and what killed runs were writing there."""
+    folders = sorted(name for name in store.list_folders() if may_be_topic(name))
+    listed = store.together([partial(store.list_files, name) for name in folders])
+    left = [item.path for name in folders for item in store.list_temporaries(name)]
+    return {item.path: item.size_bytes for items in listed for item in items}, left
 
 
 def _copy_files(
@@ -293,11 +294,9 @@ def _copy_files(
     return found
 
 
-def _delete_unused(copy: Root, unused: set[str], folders: Iterable[str]) -> None:
-    """Also what killed runs have left of files that they were writing."""
-    for folder in folders:
-        left = copy.store.list_temporaries(folder)
-        copy.store.delete_temporaries(item.path for item in left)
+def _delete_unused(copy: Root, unused: set[str], left: Iterable[str]) -> None:
+    """Delete what was listed before the snapshot was taken: later files may be another run's."""
+    copy.store.delete_temporaries(left)
     if not unused:
         return
     topics = {path.partition("/")[0] for path in unused}
