@@ -24,7 +24,13 @@ from txnlog.consuming import (
     rebalances,
 )
 from txnlog.consuming.rebalances import Rebalances
-from txnlog.errors import ClientStateError, CorruptLogError, StorageError, TxnLogError
+from txnlog.errors import (
+    ClientStateError,
+    CorruptLogError,
+    StorageError,
+    TxnLogError,
+    UnknownTopicOrPartitionError,
+)
 from txnlog.messages import TopicPartition
 from txnlog.storage.delta.log_files import commit_path
 from txnlog.testing.faults import Fault, FaultyStore, SharedMemory, no_faults
@@ -192,6 +198,25 @@ def test_callback_that_raises_does_not_keep_a_lost_consumer_from_rejoining() -> 
     found = [message.value() for _ in range(6) if (message := reader.poll(0))]
     assert set(found) == set(VALUES)
     assert len(found) == 2
+
+
+def test_interrupted_look_for_missing_topics_delays_on_assign(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was never called, and with it no assign() of an application that keeps its offsets."""
+    told: list[TopicPartition] = []
+    reader = member(filled(), ("t", "none"), on_assign=lambda _, added: told.extend(added))
+
+    def interrupted(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rebalances, "missing_topics", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        polled(reader)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        polled(reader)
+    assert [partition.partition for partition in told] == [0, 1]
 
 
 def test_failed_look_for_topics_of_a_pattern_is_repeated_at_the_next_heartbeat(

@@ -177,14 +177,15 @@ class Rebalances:
         self._starts.has_unplaced = True
         self._commits.start(keeps=bool(self._announced))
         self.needs_rejoin = membership.must_rejoin
-        membership.accept()
-        self.count += 1
-        added = sorted(set(self._fetcher.readers) - self._announced)
-        self._announced = set(self._fetcher.readers)
+        self._report_missing(membership)
         text = "Consumer %s is in generation %d of group %r and reads %s"
         found = (membership.member_id, membership.generation, membership.settings.group_id)
         logger.info(text, *found, _named(sorted(self._fetcher.readers)))
-        self._report_missing(membership)
+        added = sorted(set(self._fetcher.readers) - self._announced)
+        # From here to the callback as little as can be: an interrupt there leaves it out.
+        membership.accept()
+        self.count += 1
+        self._announced = set(self._fetcher.readers)
         self.is_assigning = True
         try:
             self._notify(self.callbacks.on_assign, added)
