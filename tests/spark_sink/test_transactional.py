@@ -202,6 +202,10 @@ def test_spark_connect_and_other_callers_are_refused() -> None:
         transactional("/memory", options={"group.idd": "g"})
 
 
+class Frame(SimpleNamespace):
+    """Which has weak references, as a DataFrame has."""
+
+
 def test_second_transaction_of_a_micro_batch_is_refused(tmp_path: Path) -> None:
     """It was skipped as a repeat of the first one, and what it would have written was lost."""
     topic = Cluster.open(str(tmp_path), create=True).create_topic("orders", partitions=1)
@@ -214,7 +218,7 @@ def test_second_transaction_of_a_micro_batch_is_refused(tmp_path: Path) -> None:
 
     def frame(run: str) -> Any:
         ids = {QUERY_ID: QUERY, RUN_ID: run}
-        return SimpleNamespace(
+        return Frame(
             sparkSession=SimpleNamespace(sparkContext=SimpleNamespace(getLocalProperty=ids.get))
         )
 

@@ -15,7 +15,8 @@ from txnlog.messages import Message
 from txnlog.settings.arguments import shown
 from txnlog.text import json_text
 
-FIELDS = {"topic", "partition", "offset", "timestamp", "key", "value", "headers"}
+_PLAIN = {"topic": str, "partition": int, "timestamp": int}
+FIELDS = {"offset", "key", "value", "headers", *_PLAIN}
 
 
 def to_json(message: Message) -> bytes:
@@ -48,8 +49,12 @@ def from_json(line: bytes, number: int) -> dict[str, Any]:
         record: dict[str, Any] = {
             name: decode(fields[name]) for name in ("key", "value") if name in fields
         }
-        plain = ("topic", "partition", "timestamp")
-        record.update({name: fields[name] for name in plain if fields.get(name) is not None})
+        for name, kind in _PLAIN.items():
+            value = fields.get(name)
+            if value is not None:
+                if type(value) is not kind:
+                    raise ValueError(f"its {name} is {shown(value)}")
+                record[name] = value
         if fields.get("headers"):
             record["headers"] = [_header(pair) for pair in fields["headers"]]
     except (ValueError, TypeError, KeyError, RecursionError, binascii.Error) as error:
