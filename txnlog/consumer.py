@@ -326,7 +326,8 @@ class Consumer(ClosedAtTheEnd):
                 made.stream.take_back(before)
             raise
         finally:
-            before.is_returned |= later is None
+            if later is None:
+                before.is_returned = True
 
     def _look(
         self,

@@ -1,8 +1,8 @@
-"""Runs that copy snapshots of one origin to one place, and who begins to use it, or restores it.
+"""Runs that copy snapshots of one origin to one place, a client of it, and a restore from it.
 
 The place has a whole copy of snapshot 0, in two tables. Each run takes a newer snapshot; the second
 table changes in every other one, and back in the next. A snapshot has a new data file and that of
-the one before. A run may stop anywhere. Who restores reads one table after the other. The decisions
+the one before. A run may stop anywhere. A restore reads one table after the other. The decisions
 about `__cluster` are the real ones; a commit lands only at the version that its writer expects.
 """
 
@@ -22,7 +22,7 @@ SKIPS = "a run writes nothing to a table in which nothing changes"
 ENDS_BLINDLY = "a run ends though another one has begun"
 SNAPSHOT_FIRST = "a run takes its snapshot before it reads what is there"
 LISTS_LATE = "a run lists the files that it may delete after it has taken its snapshot"
-READS_BLINDLY = "who restores the copy does not look whether it is still the same one"
+READS_BLINDLY = "a restore does not look whether the copy is still the same one"
 CLIENT = -1
 """What a table has once a client has written."""
 
@@ -43,7 +43,7 @@ class Run(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """Who restores the copy: what it has read of `__cluster`, and of each table."""
+    """A process that restores the copy: what it has read of `__cluster`, and of each table."""
 
     seen: Copy | None = None
     read: tuple[int, ...] = ()

@@ -108,7 +108,8 @@ class Consumer(ClosedAtTheEnd):
             self._take_back(before)
             raise
         finally:
-            before.is_returned |= later is None
+            if later is None:
+                before.is_returned = True
 
     def _take_back(self, before: Before) -> None:
         self._consumer._take_back(before)
